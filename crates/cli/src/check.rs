@@ -9,8 +9,9 @@ use onewrite_core::inspect::layout::wal::SUFFIX as WAL_SUFFIX;
 use onewrite_core::inspect::layout::{be_u32, home as at};
 use onewrite_core::inspect::path_beside;
 use onewrite_core::inspect::{Judgement, Left, Pairing, Slot};
-use onewrite_core::text::Printable;
+use onewrite_core::text::{Printable, printable_json};
 use onewrite_core::{Error, Report};
+use serde_json::Value;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -69,11 +70,11 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut worst = 0;
     for file in &args.files {
         let (text, status) = match check_file(file, args.quick) {
-            Ok(findings) if args.json => (format!("{}\n", findings.json(file)), findings.status()),
+            Ok(findings) if args.json => (line(&findings.json(file)), findings.status()),
             Ok(findings) => (findings.text(file), findings.status()),
             Err(e) => {
                 let _nobody_reads = writeln!(std::io::stderr(), "onewrite: not checked: {}", Printable(&e));
-                (if args.json { format!("{}\n", not_checked(file, &e.to_string())) } else { String::new() }, 2)
+                (if args.json { line(&not_checked(file, &e.to_string())) } else { String::new() }, 2)
             }
         };
         std::io::stdout().lock().write_all(text.as_bytes()).context("printing")?;
@@ -81,6 +82,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         worst = if worst == 1 || status == 1 { 1 } else { worst.max(status) };
     }
     Ok(ExitCode::from(worst))
+}
+
+fn line(json: &Value) -> String {
+    format!("{}\n", printable_json(&json.to_string()))
 }
 
 /// So often a database is looked at that others use, and that cannot be read or looks damaged.
@@ -337,6 +342,11 @@ fn check_readable(look: &Look, f: &mut Findings) {
     let mut bad: Option<(u64, String)> = None;
     let mut bad_bytes = 0;
     while at < look.home_bytes {
+        // Holes are on no disk, and a file that was lengthened has any number of them.
+        at = match look.repair.home().next_data(at) {
+            Ok(data) => data.unwrap_or(look.home_bytes).min(look.home_bytes),
+            Err(_) => at,
+        };
         let want = usize::try_from(look.home_bytes - at).unwrap_or(STEP).min(STEP);
         let read = look.repair.home().read_at(buf.get_mut(..want).unwrap_or_default(), at);
         if let Err(e) = read {

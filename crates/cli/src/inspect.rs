@@ -9,7 +9,7 @@ use onewrite_core::inspect::Slot;
 use onewrite_core::inspect::home::{self, FileKind, HomeMark};
 use onewrite_core::inspect::layout::home as at;
 use onewrite_core::inspect::layout::slot::PAGE_COUNT_IN_HOME;
-use onewrite_core::text::printable;
+use onewrite_core::text::{printable, printable_json};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::io::Write;
@@ -46,7 +46,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if look.state.kind == FileKind::Foreign && !look.first.starts_with(at::MAGIC) {
         bail!("{} is not a SQLite database: it does not begin with \"SQLite format 3\"", args.file.display());
     }
-    let text = if args.json { format!("{:#}\n", json(&look, live.as_ref())) } else { text(&look, live.as_ref()) };
+    let text = match args.json {
+        true => printable_json(&format!("{:#}\n", json(&look, live.as_ref()))).into_owned(),
+        false => text(&look, live.as_ref()),
+    };
     std::io::stdout().lock().write_all(text.as_bytes()).context("printing")?;
     Ok(ExitCode::SUCCESS)
 }

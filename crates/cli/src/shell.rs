@@ -49,12 +49,20 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         command
     };
     // Where either fails, sqlite3 goes on with a database in memory.
-    let tried = command(&["-bail", "-batch", "-init", "/dev/null"])
-        .arg("PRAGMA onewrite_scheme; SELECT 1 FROM sqlite_schema LIMIT 1")
-        .output();
-    let tried = tried.map_err(|e| missing(&args.sqlite3, &e))?;
+    let attempt = || {
+        let mut tried = command(&["-bail", "-batch", "-init", "/dev/null"]);
+        tried.arg("PRAGMA onewrite_scheme; SELECT 1 FROM sqlite_schema LIMIT 1");
+        tried
+    };
+    let tried = attempt().output().map_err(|e| missing(&args.sqlite3, &e))?;
     if !tried.status.success() || !tried.stderr.is_empty() {
-        let why = String::from_utf8_lossy(&tried.stderr).trim().lines().collect::<Vec<_>>().join("; ");
+        let said = String::from_utf8_lossy(&tried.stderr);
+        let mut why = said.trim().lines().collect::<Vec<_>>().join("; ");
+        // sqlite3 tells the code alone.
+        let again = attempt().env("ONEWRITE_LOG", "stderr").output();
+        if let Some(reason) = again.ok().and_then(|again| reason(&String::from_utf8_lossy(&again.stderr))) {
+            why += &format!(": {reason}");
+        }
         bail!("{} cannot open {} through {}: {why}", args.sqlite3.display(), args.file.display(), extension.display());
     }
     Err(missing(&args.sqlite3, &command(&[]).args(&args.args).exec()))
@@ -68,6 +76,11 @@ fn opening(args: &[OsString]) -> String {
         args.iter().filter_map(|arg| arg.to_str()).any(|arg| arg == format!("-{name}") || arg == format!("--{name}"))
     };
     known.iter().filter(given).map(|name| format!("--{name} ")).collect()
+}
+
+/// The last one that the extension logged.
+fn reason(log: &str) -> Option<String> {
+    log.lines().rev().find_map(|line| Some(line.split_once(") onewrite: ")?.1.to_owned()))
 }
 
 fn missing(program: &Path, e: &std::io::Error) -> anyhow::Error {

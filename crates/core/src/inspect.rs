@@ -1,7 +1,6 @@
-//! To look at a database and its log without changing them: paths, the formats of `docs/format.md`, the records of a log.
+//! Read-only views of a database and its log: paths, the formats of `docs/format.md`, records.
 //!
-//! For `check` and `inspect`, the simulators, arbitrary bytes: what they need to know is here, and everything else of this
-//! crate is its own.
+//! For `check`, `inspect`, the simulators and the fuzzers.
 
 pub use crate::base::types::{LogOffset, PageNo, Tid};
 pub use crate::disk::beside::{path as path_beside, second_path};

@@ -1,10 +1,10 @@
 //! onewrite's core: how a small SQLite transaction becomes durable with one block write and one
-//! flush, how it is recovered, and how readers see snapshots meanwhile.
+//! flush, how recovery works, and how readers see snapshots meanwhile.
 //!
-//! Knows SQLite's *file format* (public and stable) and nothing of its C API. Everything runs on
-//! [`disk::Disk`], so all of it runs on a simulated disk in tests. What is exported is [`Engine`] and [`Connection`] for the
-//! VFS, [`Repair`] for the command line, [`disk`] for those that bring another one, [`inspect`] for those that only look, and what all
-//! programs share: [`environment`] and [`text`].
+//! It knows SQLite's *file format* (public and stable), not its C API. Everything runs on
+//! [`disk::Disk`], so tests run it on a simulated disk. Exports: [`Engine`] and [`Connection`] for
+//! the VFS, [`Repair`] for the command line, [`disk`] for other disks, [`inspect`] for readers of
+//! the formats; for all programs [`environment`] and [`text`].
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -26,7 +26,7 @@ mod shared;
 mod sqlite_format;
 
 pub use base::error::{Error, Result};
-pub use base::options::{Options, Preset, Split, Updates};
+pub use base::options::{Network, Options, Preset, Split, Updates};
 pub use base::{rules, text};
 pub use connection::pragma::NAMES as PRAGMAS;
 pub use connection::{Connection, Engine, LockLevel, Mode, nap};

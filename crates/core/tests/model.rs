@@ -1,5 +1,6 @@
-//! The writer's place, publication and the change of leaders under a model checker: the same sources, compiled
-//! against locks whose every interleaving is the checker's choice. Deadlocks and lost wake-ups end a run, too.
+//! The writer's place, publication and the change of leaders under a model checker: the same
+//! sources, compiled against locks whose interleavings it chooses. It also finds deadlocks and lost
+//! wake-ups.
 
 #[path = "../src/log/frontier.rs"]
 mod frontier;
@@ -19,7 +20,6 @@ use std::time::Duration;
 
 use onewrite_core::inspect;
 
-/// As the sources name them.
 mod base {
     pub use onewrite_core::rules;
 
@@ -60,7 +60,7 @@ use queue::{ConnectionId, HoldLimits, Patience, TurnClaim, WriterQueue};
 use shuttle::rand::Rng;
 use types::Tid;
 
-/// The checker's locks with the interface of `crate::disk::sync`.
+/// With the interface of `crate::disk::sync`.
 mod sync {
     use std::ops::{Deref, DerefMut};
     use std::time::{Duration, Instant};
@@ -93,7 +93,6 @@ mod sync {
                 Watch
             }
 
-            /// Idle or not, as the checker likes.
             pub fn idle(&mut self, _: Duration) -> Duration {
                 if shuttle::rand::thread_rng().r#gen() { Duration::MAX } else { Duration::ZERO }
             }
@@ -137,7 +136,6 @@ mod sync {
             self.is_set()
         }
 
-        /// Waits until it is told to, or for no time at all.
         pub fn wait_until(&self, _: Instant) -> bool {
             if shuttle::rand::thread_rng().gen_ratio(3, 4) {
                 self.wait();
@@ -192,18 +190,16 @@ mod sync {
     }
 }
 
-/// Bytes of a record, and of a block.
+/// Bytes.
 const RECORD: usize = 8;
 const BLOCK: usize = 3 * RECORD;
-/// Where writes beside the records go.
 const BESIDE: u64 = 1 << 10;
-/// Longer than a run of the model takes.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A file of which a power cut leaves what was flushed.
+/// A power cut leaves the flushed bytes.
 struct Media {
     bytes: sync::Mutex<(Vec<u8>, Vec<u8>)>,
-    /// Writes and flushes until they fail, and whether one has.
+    /// Until they fail, and whether one has.
     failing: sync::Mutex<(Option<u32>, bool)>,
 }
 
@@ -222,7 +218,7 @@ impl Media {
         self.failing.lock().1
     }
 
-    /// Newest record that a power cut leaves with all before it.
+    /// A power cut leaves it, with all before it.
     fn durable(&self) -> u64 {
         prefix(&self.bytes.lock().1)
     }
@@ -268,7 +264,7 @@ impl DiskFile for Media {
         Ok(())
     }
 
-    /// Certain is only what was there when it began.
+    /// Of bytes written before it began.
     fn sync(&self) -> std::io::Result<()> {
         let now = self.bytes.lock().0.clone();
         sync::thread::yield_now();
@@ -298,10 +294,10 @@ impl DiskFile for Media {
     }
 }
 
-/// As much of a database as commits and readers share.
+/// As much as commits and readers share.
 struct Model {
     inner: sync::Mutex<Inner>,
-    /// Transactions begun by whoever has the place.
+    /// Begun by the holders of the place.
     writer: sync::Mutex<u64>,
     queue: WriterQueue,
     group: Group,
@@ -312,7 +308,6 @@ struct Model {
 struct Inner {
     latest: u64,
     published: u64,
-    /// TIDs that asked for a flush.
     flushed: Vec<u64>,
     poisoned: bool,
 }
@@ -347,14 +342,13 @@ impl Model {
         Arc::new(Model { inner, writer, queue: WriterQueue::default(), group, media })
     }
 
-    /// One autocommit; false once the database is poisoned.
+    /// False once the database is poisoned.
     fn commit(&self, me: ConnectionId) -> bool {
         let mut rng = shuttle::rand::thread_rng();
         if rng.r#gen() {
             self.queue.acquire(me, TurnClaim::Tentative(Duration::ZERO), LONG);
         }
-        // Tries that do not wait for one holder, as a busy handler asks for them, with its sleep between: there the place
-        // may be had tentatively.
+        // As under a busy handler, whose sleep may get the place tentatively.
         let mut ticket = None;
         let kept = Patience { all: LONG, kept: Some(HoldLimits { held: Duration::ZERO, inside: Duration::ZERO }) };
         for _ in 0..rng.gen_range(0..3) {
@@ -371,7 +365,6 @@ impl Model {
             let mut writer = self.writer.lock();
             let beside = rng.gen_ratio(1, 4).then_some(*writer as u8 + 1);
             if let Some(byte) = beside {
-                // As a big transaction streams before it commits.
                 if self.media.write_at(&[byte], BESIDE).is_err() {
                     self.queue.release(me);
                     return false;
@@ -419,7 +412,7 @@ impl Model {
         }
     }
 
-    /// What a reader sees now cannot be taken back.
+    /// A seen state cannot be taken back.
     fn read(&self) -> u64 {
         let inner = self.inner.lock();
         let wanted = inner.flushed.iter().copied().filter(|tid| *tid <= inner.latest).max().unwrap_or(0);

@@ -42,8 +42,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const NAP: Duration = Duration::from_micros(500);
 /// URI parameters, one of which each round draws, and whether a few hundred KiB are streamed under
 /// them.
-const PARAMETERS: [(&str, bool); 7] = [
+const PARAMETERS: [(&str, bool); 9] = [
     ("", false),
+    ("idle=1ms", false),
+    ("idle=20ms&log_size=256k&table_size=128k&stream_size=64k", true),
     ("log_size=256k&table_size=128k&stream_size=64k", true),
     ("log_size=256k&table_size=128k&stream_size=64k", true),
     ("log_size=256k&table_size=128k&stream_size=64k&busy_ms=1", true),

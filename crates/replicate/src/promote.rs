@@ -3,7 +3,7 @@
 
 use crate::fence::{self, ClaimMode, Fenced, Node, Owner, StoreClaim, Tip, shut_out};
 use crate::follow::{self, Follower};
-use crate::local::{Passing, beside, directory, is_there, sync};
+use crate::local::{Passing, beside, directory, is_there, open_regular, sync};
 use crate::plan::{Target, newest, plan};
 use crate::report::now_ms;
 use crate::restore::{PRIVATE, check_dest, restore_as};
@@ -94,7 +94,8 @@ fn mark(file: &Path) -> PathBuf {
 
 fn begin(file: &Path) -> Result<()> {
     let mark = mark(file);
-    File::create(&mark).with_context(|| format!("cannot write {}", mark.display()))?;
+    open_regular(&mark, File::options().create(true).append(true))
+        .with_context(|| format!("cannot write {}", mark.display()))?;
     sync(directory(file))
 }
 

@@ -6,7 +6,7 @@
 use crate::ending::moved;
 use crate::secrets::scrubbed;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use onewrite_core::text::printable;
+use onewrite_core::text::{printable, printable_json};
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 use std::sync::OnceLock;
@@ -78,7 +78,7 @@ fn json_line(level: Level, event: &str, fields: &[(&str, Value)], message: &str,
         let value = value.as_str().map_or_else(|| value.clone(), |text| scrubbed(text).into());
         line.insert((*name).to_owned(), value);
     }
-    Value::Object(line).to_string()
+    printable_json(&Value::Object(line).to_string()).into_owned()
 }
 
 /// A status line on a terminal.
@@ -304,8 +304,12 @@ mod tests {
 
     #[test]
     fn what_a_store_says_commands_no_terminal() {
-        let line = json_line(Level::Error, "failed", &[], "no\u{9b}2J\u{1b}[2Jx\ny", UNIX_EPOCH);
+        let before = "ev\u{9b}2J\u{202e}\u{1b}[2J\n";
+        let line =
+            json_line(Level::Error, "failed", &[("before", before.into())], "no\u{9b}2J\u{1b}[2Jx\ny", UNIX_EPOCH);
+        assert_eq!(printable(&line), line);
         let value: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["before"], before);
         assert_eq!(value["message"], "no\\u{9b}2J\\u{1b}[2Jx\\ny");
     }
 

@@ -198,8 +198,8 @@ impl Client {
         ended
     }
 
-    /// Journals the pages that `plan` touches, and writes some early where the course says so; those
-    /// that are still to be written.
+    /// Journals the pages that `plan` touches, and writes some early where the course says so;
+    /// those that are still to be written.
     fn journal(&mut self, base: &State, plan: &Plan, course: Course, size: usize) -> Result<Vec<u32>> {
         let resized = plan.next.page_bytes != size;
         let touched: Vec<u32> = if resized {

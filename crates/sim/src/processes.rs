@@ -384,6 +384,10 @@ fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Resu
     let allowed = known.lock().states[from..].to_vec();
     let found = read_all(client, bytes, &allowed)?;
     tally.lock().reads += 1;
+    if allowed[found].count() == 1 {
+        // A writer may read page 1 of a state that others do not see yet, not the number of pages.
+        client.connection().note_size_asked();
+    }
     client.reading = Some(allowed[found].clone());
     let mut known = known.lock();
     if known.states.get(from + found) == Some(&allowed[found]) {
@@ -620,7 +624,8 @@ impl World {
     }
 
     /// Whether the log's words are poisoned and an attached process reads them. No process is
-    /// attached to a plain home: after a failed flush of a mark's removal, the others go on reading.
+    /// attached to a plain home: after a failed flush of a mark's removal, the others go on
+    /// reading.
     fn is_poisoned(&self) -> bool {
         const ATTACH: u64 = 0;
         const POISON: usize = 3;

@@ -8,15 +8,17 @@ Everything else opens ``file:app.db?vfs=onewrite`` as a URI after ``onewrite.loa
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
 from ._load import NotPossible, load, loadable_path
 
 __all__ = [
-    "Error", "NotPossible", "connect", "last_error", "load", "loadable_path", "stats", "status", "uri", "version",
+    "Error", "NotPossible", "connect", "explain", "last_error", "load", "loadable_path", "stats", "status", "uri", "version",
 ]
 
 #: What ``sqlite3.connect`` takes; every other keyword of ``connect`` is a setting of onewrite's.
@@ -63,12 +65,55 @@ def connect(path: str | os.PathLike[str], *, module: Any = sqlite3, **settings: 
     of_sqlite3 = {key: settings.pop(key) for key in list(settings) if key in _OF_SQLITE3}
     name = uri(path, **settings)
     try:
-        return module.connect(name, uri=True, **of_sqlite3)
+        db = module.connect(name, uri=True, **of_sqlite3)
     except module.OperationalError as error:
         why = last_error(module=module)
         if why is None:
             raise
         raise Error(f"{error}: {why}") from None
+    _check_open(db, module)
+    return db
+
+
+def _check_open(db: Any, module: Any) -> None:
+    """SQLite looks into a file with the first statement, which may find that it cannot be opened: its log is missing, for
+    one. Any other error is that statement's, and a file that is in use is not waited for."""
+    try:
+        (waits_ms,) = db.cursor().execute("PRAGMA busy_timeout").fetchone()
+        db.cursor().execute("PRAGMA busy_timeout=0")
+        try:
+            db.cursor().execute("PRAGMA schema_version").fetchone()
+        finally:
+            db.cursor().execute(f"PRAGMA busy_timeout={int(waits_ms)}")
+    except module.Error as error:
+        why = last_error(module=module) if str(error) == _CANNOT_OPEN else None
+        if why is not None:
+            db.close()
+            raise Error(f"{error}: {why}") from None
+
+
+_CANNOT_OPEN = "unable to open database file"
+
+#: SQLite's messages for errors that files have. Of others, as of wrong SQL, the message tells all, and the last reason is an
+#: older one's.
+_OF_A_FILE = (
+    _CANNOT_OPEN, "attempt to write a readonly database", "database disk image is malformed", "database is locked",
+    "database or disk is full", "disk I/O error", "file is not a database", "unable to open database: ",
+)
+
+
+@contextlib.contextmanager
+def explain(*, module: Any = sqlite3) -> Iterator[None]:
+    """Adds onewrite's reason to the message of an error: ``with onewrite.explain(): db.execute(sql)``. The error stays the
+    same object."""
+    try:
+        yield
+    except module.Error as error:
+        said = str(error)
+        why = last_error(module=module) if said.startswith(_OF_A_FILE) else None
+        if why is not None and why not in said:
+            error.args = (f"{said}: {why}", *error.args[1:])
+        raise
 
 
 def last_error(*, module: Any = sqlite3) -> str | None:

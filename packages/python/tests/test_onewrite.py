@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import http.client
 import os
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 
 import onewrite
 import pytest
@@ -55,6 +59,44 @@ def test_an_open_that_fails_says_why(tmp_path):
     assert "logsize" in onewrite.last_error()
     with pytest.raises(sqlite3.OperationalError, match="scheme=fast.*wal-opt"):
         onewrite.connect(tmp_path / "x.db", scheme="fast")
+
+
+def killed(path):
+    """A database whose process was killed."""
+    python(
+        "import onewrite, os, sys; db = onewrite.connect(sys.argv[1], isolation_level=None); db.execute('CREATE TABLE t(a)'); os.kill(os.getpid(), 9)",
+        path,
+    )
+
+
+def test_an_open_of_a_database_without_its_log_says_why(tmp_path):
+    killed(tmp_path / "x.db")
+    (tmp_path / "x.db-onewrite").unlink()
+    with pytest.raises(onewrite.Error, match="unable to open database file: .*its log .*x.db-onewrite is missing"):
+        onewrite.connect(tmp_path / "x.db")
+
+
+def test_a_database_that_is_in_use_is_not_waited_for_in_connect(tmp_path):
+    holder = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+    holder.execute("CREATE TABLE t(a)")
+    holder.execute("BEGIN EXCLUSIVE")
+    db = onewrite.connect(tmp_path / "x.db", timeout=60)
+    assert db.execute("PRAGMA busy_timeout").fetchone() == (60000,)
+    holder.close()
+    assert db.execute("SELECT * FROM t").fetchall() == []
+
+
+def test_an_error_is_explained(tmp_path):
+    db = onewrite.connect(tmp_path / "x.db", isolation_level=None)
+    db.execute("CREATE TABLE t(a)")
+    (tmp_path / "x.db").rename(tmp_path / "y.db")
+    (tmp_path / "x.db").write_bytes(b"")
+    with pytest.raises(sqlite3.OperationalError, match="^attempt to write a readonly database: .*x.db"):
+        for _ in range(1000):
+            with onewrite.explain():
+                db.execute("INSERT INTO t VALUES (1)")
+    with pytest.raises(sqlite3.OperationalError, match="^no such table: no_such$"), onewrite.explain():
+        db.execute("SELECT * FROM no_such")
 
 
 def test_the_default_is_made_by_argument_and_by_environment(tmp_path):
@@ -174,6 +216,70 @@ def test_django(tmp_path):
     pytest.importorskip("django")
     done = python(DJANGO, tmp_path / "x.db")
     assert done.stdout == f"in_effect=yes 1\n{8 << 20}\n", done.stderr
+
+
+PRELOADED = """
+import os, sys
+import flask, sqlalchemy
+
+engine = sqlalchemy.create_engine(f"sqlite+onewrite:///{sys.argv[-1]}?timeout=30")
+# The pool keeps these connections, and each worker gets them by fork().
+with engine.begin() as db, engine.connect() as reader:
+    db.exec_driver_sql("CREATE TABLE served(worker, request)")
+    assert reader.exec_driver_sql("SELECT onewrite_status()").scalar().startswith("in_effect=yes")
+app = flask.Flask(__name__)
+
+@app.post("/<int:request>")
+def serve(request):
+    with engine.begin() as db:
+        db.exec_driver_sql("INSERT INTO served VALUES (?, ?)", (os.getpid(), request))
+    with engine.connect() as db:
+        return str(db.exec_driver_sql("SELECT count(*) FROM served WHERE request = ?", (request,)).scalar())
+
+from gunicorn.app.base import BaseApplication
+
+class Server(BaseApplication):
+    def load_config(self):
+        for name, value in {"bind": f"unix:{sys.argv[-1]}.socket", "workers": 4, "preload_app": True, "timeout": 120}.items():
+            self.cfg.set(name, value)
+
+    def load(self):
+        return app
+
+Server().run()
+"""
+
+
+def post(socket_path: str, path: str) -> str:
+    connection = http.client.HTTPConnection("localhost", timeout=120)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    connection.sock.connect(socket_path)
+    connection.request("POST", path)
+    answer = connection.getresponse().read().decode()
+    connection.close()
+    return answer
+
+
+def test_flask_with_sqlalchemy_under_gunicorn_preload(tmp_path):
+    for package in ("flask", "gunicorn", "sqlalchemy"):
+        pytest.importorskip(package)
+    path = tmp_path / "x.db"
+    with open(tmp_path / "log", "w+") as log:
+        server = subprocess.Popen([sys.executable, "-c", PRELOADED, str(path)], stdout=log, stderr=log)
+        try:
+            deadline = time.monotonic() + 60
+            while not os.path.exists(f"{path}.socket") and server.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.05)
+            with concurrent.futures.ThreadPoolExecutor(8) as clients:
+                answers = list(clients.map(lambda request: post(f"{path}.socket", f"/{request}"), range(1600)))
+        finally:
+            server.terminate()
+            server.wait(60)
+        log.seek(0)
+        assert answers.count("1") == 1600, log.read()
+    stock = sqlite3.connect(path)
+    assert stock.execute("SELECT count(*), count(DISTINCT request), count(DISTINCT worker) FROM served").fetchone() == (1600, 1600, 4)
+    assert stock.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 DATASETTE = """

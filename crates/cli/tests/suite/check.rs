@@ -355,6 +355,29 @@ fn a_new_database_that_crashed_before_its_first_checkpoint() {
     damaged(&db, &["missing"]);
 }
 
+/// Of 256 GiB of holes no byte is read.
+#[test]
+fn a_database_that_was_lengthened() {
+    for (db, words) in [(plain(), "bytes behind the last page"), (crashed(3), "recovery waits (3 transactions")] {
+        std::fs::OpenOptions::new().write(true).open(&db.home).unwrap().set_len(256 << 30).unwrap();
+        let begun = std::time::Instant::now();
+        expect(0, &["check"], &db.home, &["274,877,906,944 bytes of the database can be read", words]);
+        assert!(begun.elapsed().as_secs() < 20, "{:?}", begun.elapsed());
+    }
+}
+
+#[test]
+fn a_name_commands_no_terminal_in_json_either() {
+    let db = plain();
+    let odd = db.beside("\u{9b}2J\u{7f}\u{202e}");
+    std::fs::rename(&db.home, &odd).unwrap();
+    for args in [&["check", "--json"], &["inspect", "--json"]] {
+        let said = expect(0, args, &odd, &["\\u009b2J\\u007f\\u202e"]);
+        let found: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert!(found["file"].as_str().unwrap().ends_with("app.db\u{9b}2J\u{7f}\u{202e}"), "{said}");
+    }
+}
+
 /// The findings and the verdict of `check --json`, and its status.
 fn json(db: &Db, args: &[&str]) -> serde_json::Value {
     let before = db.files();

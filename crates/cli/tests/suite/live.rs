@@ -353,6 +353,12 @@ fn a_shell_on_a_database_that_is_being_written() {
     let text =
         Command::new(env!("CARGO_BIN_EXE_onewrite")).args(["shell", "--extension", &named]).arg(&odd).output().unwrap();
     assert!(!text.status.success() && said(&text).contains("not a database"), "{}", said(&text));
+    let folder = Command::new(env!("CARGO_BIN_EXE_onewrite"))
+        .args(["shell", "--extension", &named])
+        .arg(db.dir.path())
+        .output()
+        .unwrap();
+    assert!(!folder.status.success() && said(&folder).contains("Is a directory"), "{}", said(&folder));
 }
 
 /// A FILE that is no database, and the reason that each command gives for it.

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// A moment, or so long after somebody begins to wait: who has not to wait reads no clock.
+/// A moment, or a time after the wait begins: a caller that need not wait reads no clock.
 #[derive(Clone, Debug)]
 pub struct Deadline {
     at: Cell<Option<Instant>>,
@@ -11,7 +11,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The moment: from the first call on it is the same.
+    /// The moment, fixed by the first call.
     pub fn at(&self) -> Instant {
         let at = self.at.get().unwrap_or_else(|| Instant::now() + self.wait);
         self.at.set(Some(at));
@@ -25,7 +25,7 @@ impl From<Instant> for Deadline {
     }
 }
 
-/// So long after the first call of [`Deadline::at`].
+/// Counted from the first call of [`Deadline::at`].
 impl From<Duration> for Deadline {
     fn from(wait: Duration) -> Deadline {
         Deadline { at: Cell::new(None), wait }

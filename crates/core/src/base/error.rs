@@ -1,4 +1,4 @@
-//! What can go wrong, in the classes a caller acts on.
+//! Errors, in the classes a caller acts on.
 
 use std::io;
 use std::path::Path;
@@ -8,76 +8,76 @@ use crate::base::types::PageNo;
 /// Result of a core operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error, with a message for people. The class decides which SQLite result code it becomes.
+/// An error with a message. Its class decides the SQLite result code.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Somebody else holds what is needed; trying again later may succeed. Nothing was changed.
+    /// Another connection or process holds a lock; nothing was changed, and a later try may
+    /// succeed.
     #[error("{0}")]
     Busy(String),
-    /// The snapshot is older than the newest commit, so it cannot be written on. Start over.
+    /// The snapshot is older than the newest commit: start over.
     #[error("the snapshot of this transaction is no longer the newest state; roll back and start again")]
     BusySnapshot,
-    /// The transaction needs the database for this process alone, and others have it open. Roll back, and start over
-    /// without them.
+    /// The transaction needs the database alone, and other processes have it open: roll back.
     #[error("{0}")]
     NotAlone(String),
-    /// No room on the disk. Nothing acknowledged is lost.
+    /// No room on the disk; nothing acknowledged is lost.
     #[error("{0}")]
     Full(String),
-    /// No memory for a page, a record or a list of pages. Nothing acknowledged is lost.
+    /// No memory; nothing acknowledged is lost.
     #[error("out of memory")]
     NoMemory,
     /// Reading or writing failed.
     #[error("{what}: {error}")]
     Io {
-        /// The operation and the file.
+        /// Operation and file.
         what: String,
-        /// What the system said. Part of the message, so not a source: a chain of causes would print it again.
+        /// Not a source: the message has it, and a chain would repeat it.
         error: io::Error,
     },
-    /// Pages that were written behind FCNTL_SYNC and cannot be part of the transaction any more, whose journal is gone:
-    /// it is rolled back. SQLite drops its cache, as at an I/O error.
+    /// Pages came behind FCNTL_SYNC and their journal is gone: a rollback, and SQLite drops its
+    /// cache as at an I/O error.
     #[error("cannot commit pages that were written behind FCNTL_SYNC: {0}")]
     WrittenLate(String),
-    /// A write or flush failed earlier: the state of the disk is unknown until every connection has
-    /// closed and recovery has run. Or the database file was overwritten.
+    /// A write or flush failed, or home was overwritten: all connections must close, and recovery
+    /// run.
     #[error("the database is closed to use after a failure ({0}); close all connections and open it again to recover")]
     Poisoned(String),
-    /// Where commits wait for a store: it did not take a transaction in time, or belongs to another database by now. Whether it
-    /// has the transaction is not known.
+    /// The store was too slow or belongs to another database. Whether it has the transaction is
+    /// unknown.
     #[error("{0}")]
     Unshipped(String),
-    /// The bytes of the database or its log contradict each other or themselves.
+    /// The database or its log is contradictory.
     #[error("{0}")]
     Corrupt(String),
     /// The file is not a SQLite database.
     #[error("{0}")]
     NotADatabase(String),
-    /// The database cannot be opened; the message says what to do.
+    /// The database cannot be opened; the message gives the remedy.
     #[error("{0}")]
     CantOpen(String),
-    /// A write to what may only be read.
+    /// A write to a read-only file.
     #[error("{0}")]
     ReadOnly(String),
-    /// The name of the database leads to another file by now.
+    /// The database's name leads to another file now.
     #[error("{0}")]
     Moved(String),
-    /// A file cannot be made beside the database, because its directory may not be written.
+    /// No file can be made beside the database: its directory is read-only.
     #[error("{0}")]
     ReadOnlyDirectory(String),
     /// An option is unknown or impossible; the message names it, its value and the choices.
     #[error("{0}")]
     Option(String),
-    /// `require=1`: what was asked for would work on the file past the engine.
+    /// `require=1` forbids bypassing the engine.
     #[error("require=1: {0}")]
     Required(String),
-    /// The call does not fit the state of the connection.
+    /// The connection's state forbids the call.
     #[error("{0}")]
     Misuse(String),
 }
 
 impl Error {
-    /// Classifies an error of the system; `what` names the operation and the file.
+    /// Classifies an error of the system; `what` names operation and file.
     pub fn io(what: impl Into<String>, error: io::Error) -> Self {
         let what = what.into();
         match error.kind() {
@@ -88,26 +88,26 @@ impl Error {
         }
     }
 
-    /// Home, the file at `path`, ends where an image should be that changes lie over.
+    /// Home, at `path`, ends within an image that changes build on.
     pub fn home_ends_within(path: &Path, page: PageNo) -> Self {
         Error::Corrupt(format!("{} ends within page {page}", path.display()))
     }
 
-    /// The log ends where an image should be: zeros would be a wrong answer (invariant I7).
+    /// The log ends within an image: zeros would be a wrong answer (invariant I7).
     pub fn log_ends_within(page: PageNo) -> Self {
         Error::Corrupt(format!("the log ends within the image of page {page}"))
     }
 
-    /// Whether room was short, on the disk or in memory, or the store that is waited for slow: nothing was overwritten that is
-    /// still needed, so that what was tried may be tried again.
+    /// Whether room, memory or the store was short: nothing needed was overwritten, so the caller
+    /// may try again.
     pub fn is_short(&self) -> bool {
         matches!(self, Error::Full(_) | Error::NoMemory | Error::Unshipped(_))
     }
 }
 
-/// Adds the operation and the file to an error of the system.
+/// Adds operation and file to an error of the system.
 pub trait IoContext<T> {
-    /// Turns an `io::Result` into a [`Result`], naming what was tried.
+    /// Turns an `io::Result` into a [`Result`].
     fn context(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 

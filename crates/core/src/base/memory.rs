@@ -1,9 +1,8 @@
-//! Memory for what is as large as the data: pages, records, runs of pages, lists with an item for each page. Where
-//! there is none, the call fails with [`Error::NoMemory`] and the process lives; what is small is taken as everywhere
-//! in Rust, after [`headroom`] where a transaction begins to write and where it commits.
+//! Memory for pages, records and long lists: its lack is [`Error::NoMemory`]. Small pieces are
+//! taken as usual in Rust, after [`headroom`] at a first write and a commit.
 //!
-//! An operation takes what it needs before it changes anything that it cannot try again. What comes after publication
-//! was reserved before (rule TableAndStateAtOnce of `docs/commit.md`).
+//! An operation allocates before changes it cannot redo; publication allocates nothing (rule
+//! TableAndStateAtOnce).
 
 use std::collections::HashMap;
 use std::collections::{TryReserveError, VecDeque};
@@ -13,9 +12,8 @@ use parking_lot::Mutex;
 
 use crate::base::error::{Error, Result};
 
-/// Something that can be given room for more items.
 pub trait Room {
-    /// Makes room for `more` items, so that adding them takes no memory.
+    /// Adding them then allocates nothing.
     fn room(&mut self, more: usize) -> Result<()>;
 }
 
@@ -41,56 +39,48 @@ fn no_memory(_: TryReserveError) -> Error {
     Error::NoMemory
 }
 
-/// What a transaction takes in small pieces.
+/// Small pieces of a transaction.
 const HEADROOM_BYTES: usize = 32 << 10;
 
-/// Fails where there is no room for the small things of a transaction: the allocator has what is given back here for the
-/// calling thread.
+/// Fails without memory for small pieces: the allocator keeps the bytes freed here for this thread.
 pub fn headroom() -> Result<()> {
     list::<u8>(HEADROOM_BYTES).map(drop)
 }
 
-/// An empty list with room for `capacity` items.
 pub fn list<T>(capacity: usize) -> Result<Vec<T>> {
     let mut list = Vec::new();
     list.try_reserve_exact(capacity).map_err(no_memory)?;
     Ok(list)
 }
 
-/// So many zeros.
 pub fn zeros(len: usize) -> Result<Vec<u8>> {
     let mut zeros = bytes(len)?;
     zeros.resize(len, 0);
     Ok(zeros)
 }
 
-/// The same where the number is of bytes in a file.
+/// For a length from a file.
 pub fn zeros_of(len: u64) -> Result<Vec<u8>> {
     zeros(usize::try_from(len).map_err(|_| Error::NoMemory)?)
 }
 
-/// A copy of `of`.
 pub fn copy(of: &[u8]) -> Result<Vec<u8>> {
     let mut copy = bytes(of.len())?;
     copy.extend_from_slice(of);
     Ok(copy)
 }
 
-/// An empty list with room for so many bytes.
 fn bytes(len: usize) -> Result<Vec<u8>> {
     let page = if len == POOLED_BYTES { PAGES.try_lock().and_then(|mut pages| pages.pop()) } else { None };
     page.map_or_else(|| list(len), Ok)
 }
 
-/// Pages of this size, SQLite's default, are kept for others when they are dropped: allocators that are quick with what is small are not
-/// with these, of which each transaction takes and gives back some.
+/// Pages of SQLite's default size are pooled: allocators are slow with them.
 const POOLED_BYTES: usize = 4096;
-/// So many at most.
 const POOLED: usize = 64;
 
 static PAGES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
 
-/// The bytes of one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageBytes(pub Vec<u8>);
 
@@ -108,21 +98,20 @@ impl Drop for PageBytes {
     }
 }
 
-/// Largest buffer that is kept for another use.
+/// Larger buffers are freed.
 const SPARE_BYTES: usize = 64 << 10;
 
-/// Buffers that nobody uses. The journal of a connection and the record of a database are empty between transactions, and of many that
-/// are open few write at a time.
+/// Unused buffers: of many open connections and databases, few write.
 static SPARES: Mutex<[Vec<u8>; 8]> = Mutex::new([const { Vec::new() }; 8]);
 
-/// An empty buffer, with the room of its last use if there is one.
+/// An empty buffer, perhaps with the capacity of its last use.
 pub fn spare() -> Vec<u8> {
     let mut spares = SPARES.try_lock();
     let spare = spares.as_mut().and_then(|spares| spares.iter_mut().find(|spare| spare.capacity() > 0));
     spare.map_or_else(Vec::new, std::mem::take)
 }
 
-/// Gives a buffer back that is empty until its next use; what of it is large goes to the allocator.
+/// Pools or frees a buffer, and leaves it empty.
 pub fn give_back(buffer: &mut Vec<u8>) {
     if buffer.capacity() == 0 {
         return;

@@ -1,114 +1,122 @@
-//! The settings of a database and the presets that bundle them. One parser serves URI parameters,
-//! pragmas, the C API and the command line, so a value means the same everywhere.
+//! The settings of a database and their presets. URI, pragmas, C API and command line share one
+//! parser.
 
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
 
-/// How a commit becomes durable: names of schemes.
+/// How a commit becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchemeName {
-    /// One record of deltas in the log; home is written at checkpoints.
+    /// Records of deltas; checkpoints write home.
     Log,
-    /// As `Log`, but one page alone goes in place where nothing can tear it or come between.
+    /// As `Log`, but a page alone goes in place where nothing can tear it.
     Auto,
-    /// Pages in place, each with the record that undoes its change; one flush.
+    /// Pages in place, with undo records; one flush.
     InPage,
-    /// Pages in place and one flush; no protection against crashes. A baseline, not for data.
+    /// Pages in place, one flush, no crash protection: a baseline, not for data.
     Off,
-    /// Two files that take turns, exchanged by name. A baseline.
+    /// Two files exchange names: a baseline.
     Dash,
 }
 
-/// By what recovery knows that a transaction in place is whole.
+/// Proof that a transaction in place is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitMark {
-    /// Its pages are counted: all are flushed at once (counting commit of Doubleheader Logging).
+    /// All pages are flushed at once and counted (counting commit of Doubleheader Logging).
     Count,
-    /// One page is written when the others are flushed, and flushed in turn (its traditional commit).
+    /// One page is written and flushed last (its traditional commit).
     Page,
 }
 
-/// When an undo record goes.
+/// When an undo record is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Garbage {
-    /// When its page is next modified (lazy garbage collection of LS-MVBT).
+    /// With the page's next change (lazy garbage collection of LS-MVBT).
     Lazy,
-    /// With a write of its own, once the transaction is durable.
+    /// With a write of its own, after the commit.
     Eager,
 }
 
-/// What a record of the log holds for a changed page.
+/// Content of a record for a changed page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Images {
-    /// The byte ranges that changed.
+    /// Changed bytes.
     Delta,
-    /// The whole page, in a frame aligned to the block (`wal-opt`).
+    /// The whole page, block-aligned (`wal-opt`).
     Full,
 }
 
-/// Whether a commit that changes nothing on page 1 but its counters writes page 1.
+/// Whether counters alone write page 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderPage {
-    /// The counters travel with the commit (metadata embedding of LS-MVBT).
+    /// The record has them (metadata embedding of LS-MVBT).
     Embed,
-    /// Page 1 is written with every commit, as stock SQLite does.
+    /// As stock SQLite.
     Write,
 }
 
-/// How a page that overflows is split. Only onewrite's own libsqlite3 can do other than [`Split::Stock`].
+/// How a full page splits. Only onewrite's libsqlite3 does other than [`Split::Stock`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
     /// With up to two siblings, as SQLite does (sibling redistribution).
     Stock,
-    /// Into itself and one new page (lazy split of LS-MVBT).
+    /// Into itself and a new page (lazy split of LS-MVBT).
     Lazy,
-    /// Into two new pages; the old one is left behind dead, on the freelist (MVBT).
+    /// Into two new pages; the old one goes to the freelist (MVBT).
     Legacy,
 }
 
-/// Where a record is written that takes the place of another. Only onewrite's own libsqlite3 can do other than
-/// [`Updates::Over`].
+/// Where a replaced record goes. Only onewrite's libsqlite3 does other than [`Updates::Over`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Updates {
-    /// Over it, if it is as long; where records were that the same transaction dropped; the page is defragmented (SQLite's way).
+    /// Over it or other free bytes, as in SQLite.
     Over,
-    /// Beside it: nothing that was there when the transaction began is written over (Doubleheader Logging).
+    /// Beside it, over no byte of the state before (Doubleheader Logging).
     Beside,
 }
 
-/// What a request for SQLite's WAL mode becomes.
+/// The answer to a request for WAL mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wal {
-    /// onewrite goes on, which keeps what WAL mode promises; a file in WAL mode is taken out of it at its first use.
+    /// onewrite goes on; a file in WAL mode leaves it at first use.
     Absorb,
     /// SQLite's own WAL mode, past onewrite.
     Stock,
 }
 
-/// The options that a preset sets at once.
+/// What becomes of a database on a file system that machines share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// It is left to SQLite's own modes.
+    Stock,
+    /// It is served: the host knows that this machine alone uses the file system.
+    Trust,
+}
+
+/// A preset's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bundle {
-    /// How a commit becomes durable.
+    /// Commit scheme.
     pub scheme: SchemeName,
-    /// What records hold.
+    /// Record content.
     pub images: Images,
-    /// Whether counters alone make page 1 dirty.
+    /// Page 1's counters.
     pub header_page: HeaderPage,
-    /// How pages are split.
+    /// Page splits.
     pub split: Split,
-    /// Cells that both halves of a split page keep room for.
+    /// Cells of room in both halves of a split page.
     pub reserve_cells: u32,
-    /// Where records are written anew.
+    /// Replaced records.
     pub updates: Updates,
-    /// How an in-page scheme commits.
+    /// In-page commit.
     pub commit_mark: CommitMark,
-    /// When its undo records go.
+    /// Undo removal.
     pub garbage: Garbage,
 }
 
 impl Bundle {
-    /// Delta records in a ring: the point of the project.
+    /// The point of the project.
     const LOG: Bundle = Bundle {
         scheme: SchemeName::Log,
         images: Images::Delta,
@@ -119,9 +127,8 @@ impl Bundle {
         commit_mark: CommitMark::Count,
         garbage: Garbage::Lazy,
     };
-    /// Pages as SQLite makes them.
     const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
-    // Both halves of a split page have room for a record to be written beside the old one.
+    // Both halves of a split page have room for a record beside the old one.
     const DHL: Bundle =
         Bundle { scheme: SchemeName::InPage, reserve_cells: 1, updates: Updates::Beside, ..Bundle::LOG };
     const MVBT: Bundle =
@@ -129,36 +136,33 @@ impl Bundle {
     const OFF: Bundle = Bundle { scheme: SchemeName::Off, ..Bundle::STOCK };
 }
 
-/// A bundle and what it is called in URIs, pragmas and tables.
+/// A bundle's name in URIs, pragmas and tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
     /// Its name.
     pub name: &'static str,
-    /// What it sets.
+    /// Its options.
     pub bundle: Bundle,
 }
 
 impl Preset {
     /// Every preset.
     pub const ALL: [Preset; 11] = [
-        // As `log`, a transaction of one page in place.
         Preset { name: "auto", bundle: Bundle { scheme: SchemeName::Auto, ..Bundle::LOG } },
         Preset { name: "log", bundle: Bundle::LOG },
-        // Full page images in aligned, preallocated frames.
         Preset { name: "wal-opt", bundle: Bundle { images: Images::Full, ..Bundle::STOCK } },
-        // Doubleheader Logging with counting commit, and with traditional commit.
+        // Doubleheader Logging: counting commit, traditional commit.
         Preset { name: "dhl-cc", bundle: Bundle::DHL },
         Preset { name: "dhl-tc", bundle: Bundle { commit_mark: CommitMark::Page, ..Bundle::DHL } },
-        // The multi-version B-tree with all optimisations of LS-MVBT.
+        // All optimisations of LS-MVBT.
         Preset { name: "lsmvbt", bundle: Bundle { split: Split::Lazy, reserve_cells: 1, ..Bundle::MVBT } },
-        // Without them but for the lazy garbage collection, which all of the paper's have.
+        // Only lazy garbage collection, as all of the paper's.
         Preset { name: "mvbt", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::MVBT } },
-        // `mvbt` with metadata embedding, as the paper on Doubleheader Logging measures it.
+        // With metadata embedding, as in the paper on Doubleheader Logging.
         Preset { name: "mvbt-opt", bundle: Bundle::MVBT },
-        // Pages in place, one flush, page 1 written at each commit; and without writing it for its counters alone.
+        // Page 1 at each commit, or not for counters alone.
         Preset { name: "off", bundle: Bundle { header_page: HeaderPage::Write, ..Bundle::OFF } },
         Preset { name: "off-opt", bundle: Bundle::OFF },
-        // Database shadowing: two files that take turns.
         Preset {
             name: "dash",
             bundle: Bundle { scheme: SchemeName::Dash, header_page: HeaderPage::Write, ..Bundle::STOCK },
@@ -168,38 +172,39 @@ impl Preset {
     const DEFAULT: Preset = Preset { name: "log", bundle: Bundle::LOG };
 }
 
-/// The settings of one database. The first connection of a process decides; later ones must agree
-/// or leave them out.
+/// A database's settings: the first connection of a process decides, others must agree or omit
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Name of the preset that the bundle came from.
+    /// Preset name.
     pub preset: &'static str,
-    /// What a preset sets, and single options change.
+    /// With single changes.
     pub bundle: Bundle,
-    /// Size of the log's ring in bytes; a checkpoint runs when it is full.
+    /// Ring size in bytes.
     pub log_bytes: u64,
-    /// Bytes of page images kept in memory before a checkpoint writes them home.
+    /// Bytes of page images in memory before a checkpoint.
     pub table_bytes: u64,
-    /// Bytes of a transaction kept in memory before its pages stream into the log.
+    /// Bytes of a transaction before it streams.
     pub stream_bytes: u64,
-    /// Longest wait for the turns of other writers inside of one call, in milliseconds.
+    /// Longest wait for other writers in one call, in milliseconds.
     pub busy_ms: u64,
-    /// Write transactions run at once, each on its snapshot, and are checked when they commit.
+    /// Write transactions overlap, and are checked at commit.
     pub concurrent: bool,
-    /// Leave the mark on the file when the last connection closes (fewer flushes; stock SQLite is
-    /// refused until a close without it).
+    /// The last close leaves the mark: fewer flushes, but stock SQLite stays out.
     pub sticky: bool,
-    /// Atomic unit in bytes to assume instead of what the device claims; 0: as claimed.
+    /// Atomic unit in bytes to assume; 0: as the device claims.
     pub atomic_unit: u32,
-    /// Whether a write may be assumed to leave its neighbours in the sector alone.
+    /// A write leaves its sector's neighbours alone.
     pub psow: bool,
-    /// A process without a transaction for so long detaches from the database; zero: when its last connection closes.
+    /// A process without a transaction for this long detaches; zero: with its last close.
     pub idle: Duration,
-    /// What a request for WAL mode becomes.
+    /// On a request for WAL mode.
     pub wal: Wal,
-    /// Fail rather than work on the file past onewrite. Each connection's own.
+    /// A database on a file system that machines share.
+    pub network: Network,
+    /// Fail rather than bypass onewrite. Per connection.
     pub require: bool,
-    /// Begin a session also where commits wait for a store. Each connection's own, and the shipper's.
+    /// Begin sessions also where commits wait for a store. Per connection.
     pub shipper: bool,
 }
 
@@ -213,13 +218,13 @@ impl Default for Options {
 pub const LOG_BYTES_MIN: u64 = 256 << 10;
 /// Largest ring.
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
-/// Most cells kept room for: more than half of any page's.
+/// Above half of any page's cells.
 pub const RESERVE_CELLS_MAX: u32 = 10_000;
 /// Largest transaction in memory.
 pub const STREAM_BYTES_MAX: u64 = 1 << 30;
 
 impl Options {
-    /// The options a preset stands for.
+    /// A preset's options.
     pub fn preset(preset: Preset) -> Self {
         Options {
             preset: preset.name,
@@ -234,13 +239,14 @@ impl Options {
             psow: true,
             idle: Duration::from_secs(1),
             wal: Wal::Absorb,
+            network: Network::Stock,
             require: false,
             shipper: false,
         }
     }
 
-    /// The names [`Options::set`] and [`Options::get`] know. `scheme` first: it resets the options a preset bundles.
-    pub const NAMES: [&'static str; 19] = [
+    /// Names for [`Options::set`] and [`Options::get`]. `scheme` first: it resets the bundle.
+    pub const NAMES: [&'static str; 20] = [
         "scheme",
         "header_page",
         "commit_mark",
@@ -258,17 +264,18 @@ impl Options {
         "atomic_unit",
         "psow",
         "wal",
+        "network",
         "require",
         "shipper",
     ];
 
-    /// The options that are each connection's own: connections need not agree on them.
+    /// Options on which connections need not agree.
     pub const OWN: [&'static str; 3] = ["busy_ms", "require", "shipper"];
 
-    /// Options as somebody names them.
+    /// Options from names and values.
     pub fn given(given: &[(String, String)]) -> Result<Options> {
         let mut options = Options::default();
-        // A preset first: it resets what it bundles.
+        // Presets first: they reset their bundle.
         for pass in [true, false] {
             for (name, value) in given.iter().filter(|(n, _)| (n == "scheme") == pass) {
                 options.set(name, value)?;
@@ -278,7 +285,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Sets an option that presets bundle; false of any other.
+    /// Sets an option from text. Errors name the option, the value and the choices.
     fn set_bundled(&mut self, name: &str, value: &str) -> Result<bool> {
         match name {
             "header_page" => {
@@ -327,7 +334,7 @@ impl Options {
         Ok(true)
     }
 
-    /// Sets one option from text. Errors name the option, the value and the choices.
+    /// Sets an option from text. Errors name the option, the value and the choices.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
             "scheme" => {
@@ -357,6 +364,13 @@ impl Options {
                     _ => return Err(bad(name, value, "absorb, stock")),
                 }
             }
+            "network" => {
+                self.network = match value.to_ascii_lowercase().as_str() {
+                    "stock" => Network::Stock,
+                    "trust" => Network::Trust,
+                    _ => return Err(bad(name, value, "stock, trust")),
+                }
+            }
             "require" => self.require = boolean(name, value)?,
             "shipper" => self.shipper = boolean(name, value)?,
             "atomic_unit" => {
@@ -377,7 +391,7 @@ impl Options {
         Ok(())
     }
 
-    /// Fails if options do not go together.
+    /// Fails if options do not fit together.
     pub fn check(&self) -> Result<()> {
         if self.concurrent && self.bundle.scheme != SchemeName::Log {
             let name = self.preset;
@@ -386,7 +400,7 @@ impl Options {
         Ok(())
     }
 
-    /// What is in force for one option, as text that [`Options::set`] accepts; `None` for an unknown name.
+    /// An option's value as [`Options::set`] accepts it; `None`: unknown name.
     pub fn get(&self, name: &str) -> Option<String> {
         Some(match name {
             "scheme" => self.preset.to_owned(),
@@ -425,6 +439,10 @@ impl Options {
                 Wal::Absorb => "absorb".to_owned(),
                 Wal::Stock => "stock".to_owned(),
             },
+            "network" => match self.network {
+                Network::Stock => "stock".to_owned(),
+                Network::Trust => "trust".to_owned(),
+            },
             "require" => u8::from(self.require).to_string(),
             "shipper" => u8::from(self.shipper).to_string(),
             _ => return None,
@@ -444,7 +462,6 @@ fn boolean(name: &str, value: &str) -> Result<bool> {
     }
 }
 
-/// A time: digits with a suffix ms, s or m, or 0.
 fn duration(name: &str, value: &str) -> Result<Duration> {
     let choices = || bad(name, value, "0, or 1ms to 60m: milliseconds, seconds or minutes, as 20ms, 1s, 2m");
     let lower = value.to_ascii_lowercase();
@@ -455,7 +472,6 @@ fn duration(name: &str, value: &str) -> Result<Duration> {
     if ms <= 3_600_000 { Ok(Duration::from_millis(ms)) } else { Err(choices()) }
 }
 
-/// A number of bytes: digits with an optional suffix k, m or g (powers of 1024).
 fn bytes(name: &str, value: &str, min: u64, max: u64) -> Result<u64> {
     let choices = || bad(name, value, &format!("{min} to {max} bytes, with an optional suffix k, m or g"));
     let lower = value.to_ascii_lowercase();
@@ -496,6 +512,7 @@ mod tests {
             ("split", "eager", "legacy"),
             ("reserve_cells", "-1", "10000"),
             ("busy_ms", "-1", "3600000"),
+            ("network", "maybe", "trust"),
             ("idle", "1", "20ms"),
             ("idle", "61m", "60m"),
             ("colour", "red", "log_size"),

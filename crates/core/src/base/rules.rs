@@ -1,12 +1,11 @@
-//! Cases of the safety rules that can be broken on purpose, one at a time: canaries, which a campaign must notice.
+//! Canaries: cases of the rules that a test can break, one at a time, for a campaign to notice.
 //!
-//! In an ordinary build [`keeps`] is a constant and nothing of this is left; with the feature `canary` the
-//! thread decides.
+//! Without the feature `canary`, [`keeps`] is a constant; with it, the thread decides.
 
-/// Declares [`Case`], the list of its variants and their rules from one list, so that none can be forgotten.
+/// One list makes [`Case`], its list and its rules.
 macro_rules! cases {
     ($($rule:ident { $($(#[$doc:meta])* $case:ident,)+ })+) => {
-        /// A case of a rule of `docs/commit.md` or `docs/research.md`, by its name there.
+        /// A case of a rule, as `docs/commit.md` or `docs/research.md` names it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Case {
             $($($(#[$doc])* $case,)+)+
@@ -16,7 +15,7 @@ macro_rules! cases {
             /// Every case.
             pub const ALL: [Case; [$($(Case::$case),+),+].len()] = [$($(Case::$case),+),+];
 
-            /// The name of the rule, or of the omission, whose case it is.
+            /// Its rule, or omission.
             pub const fn rule(self) -> &'static str {
                 match self {
                     $($(Case::$case)|+ => stringify!($rule),)+
@@ -28,183 +27,183 @@ macro_rules! cases {
 
 cases! {
     AcknowledgedWhenDurable {
-        /// I1: a commit under FULL is acknowledged after its flush.
+        /// I1: under FULL, a commit waits for its flush.
         AcknowledgedAfterFlush,
-        /// A commit that changes nothing flushes what it builds on.
+        /// An empty commit flushes the state below it.
         EmptyCommitFlushes,
     }
     SeenWhenDurable {
-        /// Readers of a process see a transaction when those of all processes may.
+        /// All processes see a transaction at once.
         SeenByAllAtOnce,
     }
     Poisons {
         /// A failed write or flush poisons.
         Poisons,
-        /// A failed write or flush poisons every process.
+        /// Poison reaches every process.
         PoisonTold,
     }
     WholeTransaction {
-        /// A record counts only with every image that streamed before it.
+        /// A record counts with all streamed images.
         StreamedWhole,
-        /// Pages that come behind FCNTL_SYNC are committed with the transaction.
+        /// Pages behind FCNTL_SYNC are committed too.
         LateWritesCommitted,
     }
     AbsoluteBytes {
-        /// A page beyond the end of the state before starts from zeros.
+        /// Pages beyond the previous end start as zeros.
         ZerosBeyondEnd,
     }
     RecordChain {
-        /// A record chains to the one before by salt, TID and checksum.
+        /// Salt, TID and checksum chain records.
         RecordChain,
     }
     OneNumberOneState {
-        /// No log or home from before a recovery fits behind it.
+        /// Nothing from before a recovery fits.
         NewSession,
     }
     DamageIsTold {
-        /// A later record proves that a broken one is damage and not the end.
+        /// Later records prove damage.
         LaterRecordProves,
     }
     WrittenAgain {
-        /// Recovery writes the live records again before it writes home.
+        /// Live records are rewritten before home.
         RecordsRewritten,
-        /// Recovery flushes the slot that counts and the names.
+        /// Recovery flushes slot and names.
         LeftoversFlushed,
     }
     LogBeforeHome {
-        /// Home gets nothing that is not durable in the log.
+        /// Home gets durable pages alone.
         HomeNotAheadOfLog,
     }
     HomeBeforeSlot {
-        /// Home is flushed before the slot says what it holds.
+        /// Home, then the slot.
         HomeBeforeSlot,
-        /// The slot gives up the records of a sweep when all of its pages are home.
+        /// The slot moves behind the sweep.
         SlotBehindSweep,
     }
     SlotBeforeReuse {
-        /// The slot is flushed before anything else.
+        /// The slot is flushed first.
         SlotFlushed,
-        /// What makes the ring longer is durable before the slot that says so.
+        /// The longer ring, then its slot.
         RingGrownBeforeSlot,
-        /// The slot of a small ring is durable before the rest is cut off.
+        /// The small ring's slot, then the truncation.
         LogGivenBack,
-        /// Others are told of a slot before anything overwrites the records that it gives up.
+        /// Others know a slot before its old records go.
         SlotTold,
     }
     LogBeforeMark {
-        /// I3: the name of the log is durable before home is marked.
+        /// I3: the log's name, then the mark.
         LogBeforeMark,
-        /// I3: the mark is durable before the first record, or with it.
+        /// I3: the mark, then the first record, or both at once.
         MarkBeforeRecord,
     }
     MarkWhileNeeded {
-        /// Page 1 carries the mark whenever it is written.
+        /// Page 1 always carries the mark.
         MarkStays,
-        /// The mark comes off when home is complete.
+        /// Home is complete before unmarking.
         MarkOffLast,
     }
     HomeFitsLog {
-        /// A home and a log of two moments do not fit.
+        /// Two moments do not fit.
         HomeFitsLog,
     }
     NothingLeftBehind {
-        /// After the last close nothing can be read in the log.
+        /// The last close leaves nothing readable.
         LogWiped,
     }
     OldImageKept {
-        /// I4: images that a snapshot reads in home are kept before home is overwritten.
+        /// I4: home's images are kept for snapshots.
         KeptForSnapshots,
-        /// Images that another process reads in home are kept before home is overwritten.
+        /// Home's images are kept for other processes.
         KeptForOthers,
     }
     AnnounceThenLook {
-        /// A snapshot is announced before it is used.
+        /// Snapshots are announced before use.
         SnapshotsAnnounced,
     }
     JournalInOrder {
-        /// A real journal is gone for good before the transaction beside it is acknowledged.
+        /// A journal's removal is flushed before the acknowledgement.
         JournalRemovalFlushed,
-        /// A real journal becomes one when all of it is durable.
+        /// A journal's head is written last.
         JournalHeadLast,
     }
     RollbackIsReal {
-        /// A hot journal is rolled back before anything is read.
+        /// Hot journals are rolled back first.
         HotJournalFirst,
     }
     WalBeforeHome {
-        /// A WAL is durable before home is overwritten with it.
+        /// The WAL is durable before home changes.
         WalBeforeHome,
-        /// Home has the content of the WAL, and has left WAL mode, before the WAL goes.
+        /// Home is out of WAL mode before the WAL goes.
         HomeBeforeWalGoes,
     }
     PreparedThenDecided {
-        /// A record of a transaction over several files is flushed before the decision.
+        /// Prepared records, then the decision.
         PreparedFlushed,
-        /// Who finds such a record undecided looks for the decision.
+        /// Undecided records ask for the decision.
         UndecidedAsks,
-        /// The decision is flushed before anything is shown.
+        /// The decision is flushed before it shows.
         DecisionFlushed,
-        /// A decision stays while somebody may ask for it.
+        /// Needed decisions stay.
         DecisionKept,
     }
     MarkWithFirstRecord {
-        /// I3: the first flush of a record covers a mark that was not flushed by itself.
+        /// I3: the first record's flush covers the mark.
         MarkWithFirstRecord,
-        /// A flush of home takes along what is in a log that has its seal, and in no other.
+        /// A flush of home covers sealed logs alone.
         LogSealed,
     }
     SlotWithFirstRecord {
-        /// The first flush of a session that was begun without one covers its slot.
+        /// The first flush covers the slot.
         SlotWithFirstRecord,
     }
     CloseProven {
-        /// What a close overwrites says that the session has ended.
+        /// Tombstones prove the close.
         CloseProven,
-        /// What proves that a session has ended is not overwritten before the next mark is durable.
+        /// The proof outlives the next mark's flush.
         ProofKept,
     }
     FlushedStays {
-        /// Recovery flushes nothing where all was flushed, not where it was written alone.
+        /// Recovery spares flushes only where all was flushed.
         FlushedStays,
     }
     InPlaceWhenDurable {
-        /// In place only when everything published is durable.
+        /// All published is durable before writes in place.
         InPlaceWhenDurable,
     }
     HeldInPlace {
-        /// Home's image is held for snapshots while a page is overwritten in place.
+        /// Snapshots have home's image during a write in place.
         HeldInPlace,
     }
     SlotsAgree {
-        /// Before a page is written in place, both slots begin at the same record.
+        /// Before a write in place, the slots agree.
         SlotsAgree,
     }
     InPlaceRewritten {
-        /// Recovery writes the page again that was last written in place.
+        /// The last page in place is rewritten.
         InPlaceRewritten,
     }
     TrailerSession {
-        /// A trailer counts only under the session it names.
+        /// Trailers count under their session.
         TrailerSession,
-        /// A restored page gets a checksum of its own.
+        /// Restored pages get checksums.
         RestoredSealed,
     }
     HomeBeforeNext {
-        /// While the log of an in-page scheme has a record, nothing goes in place.
+        /// Nothing goes in place beside a record.
         HomeBeforeNext,
     }
     SizeHome {
-        /// A checkpoint of an in-page scheme brings the size on page 1 up to date.
+        /// A checkpoint updates page 1's size.
         SizeHome,
     }
     SizeLast {
-        /// Recovery brings page 1 home when the pages that it counts are flushed.
+        /// Page 1 follows the pages it counts.
         SizeLast,
     }
     ExchangeFlushed {
-        /// A file gets the name of the database when it is flushed.
+        /// A file is flushed before the exchange.
         FlushedBeforeExchange,
-        /// The exchange of two names is flushed before the file that lost the name is written.
+        /// The exchange is flushed before other writes.
         ExchangeFlushed,
     }
 }
@@ -227,7 +226,7 @@ pub fn keeps(case: Case) -> bool {
     BROKEN.get() != Some(case)
 }
 
-/// Breaks a case on this thread, or keeps all of them again.
+/// Breaks a case on this thread, or none.
 #[cfg(feature = "canary")]
 pub fn break_on_this_thread(case: Option<Case>) {
     BROKEN.set(case);

@@ -1,10 +1,10 @@
-//! Text on its way to a person.
+//! Text for a terminal.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// `text` as one line of a message, a log or a terminal: control characters and those that change the order of others are
-/// escaped, so that the name of a file neither begins a line of its own nor commands the terminal.
+/// `text` on one line: control characters and those that reorder others are escaped, so that a
+/// file's name can neither fake a line nor command the terminal.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
         return Cow::Borrowed(text);
@@ -12,6 +12,25 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     let mut shown = String::with_capacity(text.len() + 8);
     for c in text.chars() {
         if is_unprintable(c) { shown.extend(c.escape_default()) } else { shown.push(c) }
+    }
+    Cow::Owned(shown)
+}
+
+/// A JSON text with the same meaning, in which [`printable`] escapes nothing but line breaks
+/// between values.
+pub fn printable_json(json: &str) -> Cow<'_, str> {
+    // JSON itself escapes those below the space.
+    let is_raw = |c: char| c >= ' ' && is_unprintable(c);
+    if !json.contains(is_raw) {
+        return Cow::Borrowed(json);
+    }
+    let mut shown = String::with_capacity(json.len() + 8);
+    for c in json.chars() {
+        match is_raw(c) {
+            // Each of them is one unit of UTF-16.
+            true => shown += &format!("\\u{:04x}", u32::from(c)),
+            false => shown.push(c),
+        }
     }
     Cow::Owned(shown)
 }
@@ -34,13 +53,22 @@ impl fmt::Write for Escaped<'_, '_> {
 }
 
 fn is_unprintable(c: char) -> bool {
-    // Line and paragraph separators; marks, embeddings and isolates that turn the direction of writing.
+    // Line and paragraph separators; direction marks, embeddings, isolates.
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_in_json_are_escaped_as_json_has_them() {
+        assert_eq!(
+            printable_json("{\n \"a\\n\": \"\u{9b}\u{7f}\u{202e}\u{2028}\"}"),
+            "{\n \"a\\n\": \"\\u009b\\u007f\\u202e\\u2028\"}"
+        );
+        assert!(matches!(printable_json("{\"Größe\": \"\\u001b\"}\n"), Cow::Borrowed(_)));
+    }
 
     #[test]
     fn control_characters_are_escaped_and_all_else_stays() {

@@ -1,14 +1,14 @@
-//! The numbers that must not be mixed up, each a type of its own.
+//! Numbers that must not be mixed up, each a type.
 
 use std::fmt;
 
-/// Transaction identifier: one per write transaction, growing, never reused in the life of a
-/// database file. Zero is the state of home when this process attached.
+/// Grows by write transaction, never reused in a database file. Zero: home when this process
+/// attached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tid(pub u64);
 
 impl Tid {
-    /// The state of home when this process attached.
+    /// Home when this process attached.
     pub const HOME: Tid = Tid(0);
 
     /// The one after this.
@@ -23,7 +23,7 @@ impl fmt::Display for Tid {
     }
 }
 
-/// Number of a database page; the first is 1 (SQLite file format, section 1.2).
+/// From 1 (SQLite file format, section 1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageNo(pub u32);
 
@@ -31,12 +31,12 @@ impl PageNo {
     /// The page with the database header.
     pub const HEADER: PageNo = PageNo(1);
 
-    /// Byte offset of this page in home. Zero for the impossible page 0.
+    /// Zero for the impossible page 0.
     pub fn offset(self, page_bytes: u32) -> u64 {
         u64::from(self.0.saturating_sub(1)) * u64::from(page_bytes)
     }
 
-    /// The page that holds byte `offset`; `None` beyond the largest page number.
+    /// `None` beyond the largest page number.
     pub fn containing(offset: u64, page_bytes: u32) -> Option<PageNo> {
         u32::try_from(offset.checked_div(u64::from(page_bytes))?).ok()?.checked_add(1).map(PageNo)
     }
@@ -66,7 +66,6 @@ impl fmt::Display for PageNo {
     }
 }
 
-/// Position in the log's ring, in bytes: grows for ever; the place in the file is this modulo the
-/// size of the ring.
+/// Byte position that grows for ever; modulo the ring's size it is the place in the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogOffset(pub u64);

@@ -1,7 +1,7 @@
 //! Checkpoints: the newest image of each page goes home, and the ring starts afresh.
 //!
-//! Only durable transactions go home, for recovery must be able to finish what a crash tears
-//! (invariants I1, I3). Images that older snapshots read are kept first (I4).
+//! Only durable transactions go home: recovery must be able to finish a torn checkpoint (invariants
+//! I1, I3). Images that older snapshots read are kept first (I4).
 
 pub mod growth;
 pub mod sweep;
@@ -23,22 +23,20 @@ use crate::pages::table::{Image, ImageLocation};
 use crate::shared::words::RecoveryDebt;
 use crate::sqlite_format::home::{FileKind, HomeMark, State};
 
-/// Bytes of neighbouring pages written with one call.
+/// Bytes of neighbouring pages in one call.
 const RUN_BYTES: usize = 256 << 10;
-/// Images kept for snapshots in memory, in bytes; more go to a temporary file.
+/// Bytes in memory for snapshots; more go to a temporary file.
 const KEPT_BYTES: u64 = 2 << 20;
 
-/// What follows when home has everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterCheckpoint {
-    /// A slot that says so, and the ring is empty.
+    /// The ring is empty then.
     Slot(StreamedImages),
-    /// Nothing: the mark comes off, and the log means nothing.
+    /// The mark comes off.
     MarkOff,
 }
 
-/// Brings home what the last close needs there, and no slot says so: until the mark is off, recovery does it again
-/// (rule CloseWithoutSlot).
+/// No slot follows: until the mark is off, recovery repeats it (rule CloseWithoutSlot).
 pub fn bring_home(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     let then = if live.scheme.facts().all_in_log() {
         AfterCheckpoint::MarkOff
@@ -49,8 +47,8 @@ pub fn bring_home(db: &Database, live: &mut LiveDatabase) -> Result<()> {
 }
 
 impl Database {
-    /// Before the ring changes, or a record goes where the end of the session before is proven: the mark is flushed by itself, if that is still to
-    /// be done (rule CloseProven). An error poisons.
+    /// Due before the ring changes or a record overwrites the proof of the last session's end (rule
+    /// CloseProven). An error poisons.
     pub fn flush_new_mark(&self, live: &mut LiveDatabase) -> Result<()> {
         if live.log.has_new_mark() {
             self.sync_home().map_err(|e| self.poison(e))?;
@@ -60,8 +58,8 @@ impl Database {
         Ok(())
     }
 
-    /// Others follow the slot that was just written (rule SlotBeforeReuse), whatever becomes of the transaction it was written
-    /// for. The caller has the writer's place.
+    /// Others follow a new slot (rule SlotBeforeReuse), also if its transaction fails. The caller
+    /// has the writer's place.
     pub fn tell_slot(&self, live: &LiveDatabase) {
         let inner = self.inner.lock();
         if let Some(member) = inner.member.as_ref().filter(|_| keeps(Case::SlotTold)) {
@@ -69,8 +67,8 @@ impl Database {
         }
     }
 
-    /// Keeps home's images of pages about to be overwritten with those of `state`, for readers of other processes.
-    /// True if none of them reads an older state. The caller has the writer's place.
+    /// Keeps home's images for readers of other processes before those of `state` come. True if
+    /// none reads an older state. The caller has the writer's place.
     pub fn keep_for_others(
         &self,
         live: &LiveDatabase,
@@ -109,8 +107,8 @@ impl Database {
     }
 }
 
-/// Runs a checkpoint. The caller has the writer's place. Where room is short, on the disk or in memory, everything is
-/// left as it was, to be tried again; any other error poisons.
+/// The caller has the writer's place. Without room everything stays as it was, for another try;
+/// other errors poison.
 pub fn checkpoint(db: &Database, live: &mut LiveDatabase, stream: StreamedImages) -> Result<()> {
     run(db, live, AfterCheckpoint::Slot(stream)).map_err(|e| db.poison_unless_short(e))
 }
@@ -124,10 +122,10 @@ fn run(db: &Database, live: &mut LiveDatabase, then: AfterCheckpoint) -> Result<
         return Ok(());
     }
     db.check_mark(live)?;
-    // Readers see `state` from here on (rule LogBeforeHome).
+    // Now visible (rule LogBeforeHome).
     if keeps(Case::HomeNotAheadOfLog) {
         db.flush_published(live)?;
-        // Nor ahead of the store (rule StoreHasIt).
+        // Rule StoreHasIt.
         db.wait_all_shipped()?;
     } else {
         live.log.group().hand_over(db)?;
@@ -161,7 +159,7 @@ fn run(db: &Database, live: &mut LiveDatabase, then: AfterCheckpoint) -> Result<
             live.kept = ImageFile::default();
         }
         if let Some(member) = &inner.member {
-            // Before anything can overwrite the records that the slot gives up.
+            // Before the old records can be overwritten.
             member.note(live.log.slot(), &live.log.cursor());
             member.words.publish(state.tid, live.log.group().durable());
         }
@@ -169,7 +167,7 @@ fn run(db: &Database, live: &mut LiveDatabase, then: AfterCheckpoint) -> Result<
     live.home_tid = state.tid;
     db.epoch.fetch_add(1, Ordering::SeqCst);
     if stream == StreamedImages::Drop && live.log.has_streamed() {
-        // Not before others are told of the first: it may take the place of the slot that they know (rule SlotBeforeReuse).
+        // The second slot may replace the one that others know (rule SlotBeforeReuse).
         live.log.settle_slots()?;
         db.tell_slot(live);
     }
@@ -179,8 +177,8 @@ fn run(db: &Database, live: &mut LiveDatabase, then: AfterCheckpoint) -> Result<
     Ok(())
 }
 
-/// The mark says before the first page and behind the last one up to which transaction pages go home, and up to which all did, not
-/// flushed: a copy of home made before, within or after does not fit a log of another moment (rule HomeFitsLog).
+/// The mark says up to which transaction pages go home, before the first, and up to which all did,
+/// after the last; unflushed. So a copy of home fits no log of another moment (rule HomeFitsLog).
 pub fn tell(db: &Database, live: &mut LiveDatabase, tid: Tid, whole: Tid) -> Result<()> {
     if live.home.mark.tid == Tid(0) || tid == live.log.slot().base_tid {
         return Ok(());
@@ -190,29 +188,29 @@ pub fn tell(db: &Database, live: &mut LiveDatabase, tid: Tid, whole: Tid) -> Res
     write_mark(db, live)
 }
 
-/// The mark says that the session has begun, as soon as it has (rule SlotWithFirstRecord). Not flushed: it is there for a
-/// log that somebody puts back, and a power cut puts none back.
+/// The session has begun (rule SlotWithFirstRecord). Unflushed: this guards against a log put back
+/// by hand, not against a power cut.
 pub fn settle_mark(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     if !live.home.mark.tentative || !live.log.has_begun() {
         return Ok(());
     }
     live.home.mark.tentative = false;
-    // Once another process has brought pages home, the mark tells of them, and not what is known here.
+    // Another process may have brought pages home, and told more.
     match db.read_mark()? {
         Some(mark) if mark.tentative => write_mark(db, live),
         _ => Ok(()),
     }
 }
 
-/// Before the first commit behind a recovery that left the live records where they were: the mark tells of the record of that
-/// recovery, as of a checkpoint to it that is not complete, so that no log from before fits (rule OneNumberOneState). What the process before
-/// left of names is on the disk then, too (rule WrittenAgain). An error poisons. True if that recovery wrote nothing, and no record
-/// follows what it found: then the next one has a number far from there (rule FlushedStays).
+/// Before the first commit after a recovery that left the records in place: the mark names its
+/// record, so that no older log fits (rule OneNumberOneState), and names are flushed (rule
+/// WrittenAgain). An error poisons. True if no record follows that recovery: the next needs a
+/// distant number (rule FlushedStays).
 pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<bool> {
     let due = db.inner.lock().member.as_ref().map_or(live.due, |member| member.words.due());
     let stayed = due.stayed == Some(live.log.last_tid());
     if stayed {
-        // Whatever somebody else has put into the log is flushed before anything is acknowledged on top of it.
+        // Foreign changes to the log are flushed before a commit depends on them.
         live.log.group().written_beside();
     }
     let Some(tid) = due.untold else { return Ok(stayed) };
@@ -233,7 +231,7 @@ fn tell_record(db: &Database, live: &mut LiveDatabase, tid: Tid) -> Result<()> {
         return Ok(());
     }
     live.home.mark = match db.read_mark()? {
-        // A checkpoint has told more since, here or in another process.
+        // A later checkpoint told more.
         Some(mark) if mark.tid >= tid => mark,
         _ => HomeMark { tid, whole: live.log.slot().base_tid, tentative: false, ..live.home.mark },
     };
@@ -246,7 +244,7 @@ fn write_mark(db: &Database, live: &LiveDatabase) -> Result<()> {
     db.home.write_at(&told, at::SESSION as u64).context(|| db.what("cannot write the header of"))
 }
 
-/// Writes images to home, without a flush, after keeping what older snapshots read there.
+/// Writes unflushed, after keeping the images that older snapshots read.
 pub fn write_home(
     db: &Database,
     live: &mut LiveDatabase,
@@ -263,16 +261,16 @@ pub fn write_home(
         member.words.next_epoch();
     }
     write_pages(db, &*db.home, &mut live.home, state, pages)?;
-    // Snapshots of a longer state still read the pages behind the new end.
+    // Snapshots of a longer state read pages behind the end.
     if !older && nobody_else { fit_length(db, &*db.home, &mut live.home, state) } else { Ok(()) }
 }
 
-/// Makes home, or a file like it, as long as `state`, without a flush.
+/// Does not flush.
 pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state: &State) -> Result<()> {
     if state.kind != FileKind::Empty && home.bytes != state.bytes() {
         file.set_len(state.bytes()).context(|| db.what("cannot fit the length of"))?;
         if state.bytes() < home.bytes {
-            // Blocks behind a nearer end are given back, those behind a further one stay.
+            // Blocks behind a nearer end are given back.
             home.reserved_bytes = home.reserved_bytes.min(state.bytes());
         }
         home.bytes = state.bytes();
@@ -280,7 +278,7 @@ pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state
     Ok(())
 }
 
-/// Writes images to home, or to a file like it, in page order, without a flush, and makes it no shorter than `state`.
+/// Writes in page order, unflushed; the file becomes no shorter than `state`.
 pub fn write_pages(
     db: &Database,
     file: &dyn DiskFile,
@@ -294,7 +292,7 @@ pub fn write_pages(
     let what = || db.what("cannot write");
     let size = state.page_bytes as usize;
     if home.room_bytes() < state.bytes() {
-        // Fails here, before anything is overwritten, if the disk is full.
+        // A full disk fails here, before a write.
         file.reserve(state.bytes()).context(what)?;
     }
     let mut run: Vec<u8> = Vec::new();
@@ -332,7 +330,7 @@ pub fn write_pages(
                 count += followed as u64;
             }
             ImageLocation::Unmade(chain) => {
-                // A reader that makes it meanwhile makes the same, whatever it finds of this one in home.
+                // A reader builds the same from any mix of old and new bytes.
                 let home = |image: &mut [u8]| db.home.read_at(image, at).context(|| db.what("cannot read"));
                 run.extend_from_slice(
                     &chain.image(*page, home)?.ok_or_else(|| Error::home_ends_within(&db.path, *page))?,
@@ -341,7 +339,6 @@ pub fn write_pages(
             ImageLocation::Home => continue,
         }
         if *page == PageNo::HEADER && keeps(Case::MarkStays) {
-            // The mark stays on while the log is in use.
             let header = state.marked_header(home.mark);
             run.get_mut(from..from + header.len()).unwrap_or_default().copy_from_slice(&header);
         }
@@ -354,7 +351,7 @@ pub fn write_pages(
     if home.bytes < state.bytes() { fit_length(db, file, home, state) } else { Ok(()) }
 }
 
-/// Whether an image lies behind that of the page `n` before it, in home and where it streamed to.
+/// Whether the page follows `n` pages behind, in home and in the streamed file.
 fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place: &ImageLocation, size: usize) -> bool {
     let (ImageLocation::Log(images, position) | ImageLocation::Kept(images, position)) = place else { return false };
     let (first_page, first_images, first_position) = first;
@@ -363,8 +360,7 @@ fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place
         && position.checked_sub(u64::from(n) * size as u64) == Some(first_position)
 }
 
-/// Keeps home's image of every page that is about to be overwritten and that a snapshot older than
-/// `state` reads there. True if there are older snapshots.
+/// Keeps home's images that a snapshot older than `state` reads. True if there is one.
 fn keep_for_snapshots(
     db: &Database,
     live: &mut LiveDatabase,
@@ -378,13 +374,13 @@ fn keep_for_snapshots(
     }
     let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
     let member = db.member();
-    // Whether a snapshot finds the page in what another process kept: then home's image is not its own.
+    // It may find the page in images kept by another process.
     let is_kept = |page, tid| member.as_ref().map_or(Ok(false), |m| m.kept.has(page, tid));
     for (page, _) in pages {
         if page.0 > home_pages {
             continue;
         }
-        // The oldest snapshot that reads home: the kept image takes home's place from there on.
+        // From the oldest that reads home on, the kept image replaces it.
         let at_home: Vec<Tid> = {
             let table = db.table.read();
             let at_home = |tid: &Tid| matches!(table.find(*page, *tid), ImageLocation::Home);
@@ -406,7 +402,6 @@ fn keep_for_snapshots(
     Ok(true)
 }
 
-/// Where an old image stays: in memory, and in a temporary file when there are many.
 pub fn keep(db: &Database, live: &mut LiveDatabase, image: Image) -> Result<ImageLocation> {
     if db.table.read().kept_bytes() < KEPT_BYTES {
         Ok(ImageLocation::Memory(image))

@@ -1,17 +1,17 @@
 //! Checkpoints in slices: commits bring a few pages home each, so that none waits for all of them.
 //!
 //! ```text
-//!  begun     the table is full but for a quarter, or the ring but for a sixteenth, or half of a ring that is yet to grow: the pages in
-//!            the table are listed, and where the log ends is noted
-//!  slices    commits write the next pages of the list home, and when they are durable themselves, so that nobody waits for it, ask
-//!            the system to begin to write those to the medium
-//!  flushed   all are home: home is flushed, at the next commit
-//!  over      a slot says that the live records begin where the log ended: at the one after that
+//! begun     the table is 3/4 full, or the ring 15/16, or a ring that is yet to grow 1/2: the pages
+//!           in the table are listed, and the end of the log is noted
+//! slices    commits write the next pages of the list home; once durable themselves, they ask the
+//!           system to begin writing those to the medium
+//! flushed   all are home: home is flushed, at the next commit
+//! over      a slot says that the live records begin at the noted end: at the one after that
 //! ```
 //!
-//! A slice is what [`crate::checkpoint`] does, for some of the pages: the newest image of each goes home, durable in the log by then
-//! (rule LogBeforeHome), and is not in the table any more. What it leaves in home is newer than what the slot tells of, as after a
-//! checkpoint that was cut short: the records from the slot on hold absolute bytes, so that replay gives the same (rule
+//! A slice brings the newest image of some pages home, durable in the log by then (rule
+//! LogBeforeHome), and removes them from the table. Home is then newer than the slot says, as after
+//! a checkpoint cut short; records hold absolute bytes, so replay gives the same (rule
 //! AbsoluteBytes). So a sweep can be given up at any time, and a whole checkpoint ends it.
 
 use std::sync::Arc;
@@ -30,17 +30,16 @@ use crate::disk::stats::Stats;
 use crate::pages::table::ImageLocation;
 use crate::sqlite_format::home::State;
 
-/// A slice has so many pages, and shorter sweeps have shorter slices, of so many at least: fewer wait for more to come, for pages that
-/// are written together cost less, and commits without a slice nothing.
+/// The least, for short sweeps, and the most: fewer, bigger slices cost less.
 const SLICE_PAGES: (usize, usize) = (4, 16);
-/// How many slices there are at least, but for the shortest sweeps.
+/// The least number, but for the shortest sweeps.
 const SLICES: usize = 32;
 
-/// Bytes of pages that a whole checkpoint brings home in a moment.
+/// A whole checkpoint of so many is over in a moment.
 const FEW_BYTES: u64 = 128 << 10;
 
-/// Goes on with the checkpoint in slices, or begins one, if there is need. The caller has the writer's place, and what is published
-/// is the newest state. Where room is short, it is given up, for a whole checkpoint to fail.
+/// The caller has the writer's place, and everything is published. Without room the sweep is given
+/// up, and a whole checkpoint reports the error.
 pub fn advance(db: &Database, live: &mut LiveDatabase, options: &Options) -> Result<()> {
     let begun = live.sweep.take();
     let then = begun.as_ref().map(|sweep| sweep.then).or_else(|| due(db, live, options));
@@ -57,7 +56,7 @@ pub fn advance(db: &Database, live: &mut LiveDatabase, options: &Options) -> Res
     }
 }
 
-/// Everything is in the log, and no other process that may write is there: where one joins, whole checkpoints follow.
+/// With other writers, whole checkpoints follow.
 fn may_sweep(db: &Database, live: &LiveDatabase) -> bool {
     live.scheme.facts().all_in_log()
         && !db.is_shipped()
@@ -65,7 +64,6 @@ fn may_sweep(db: &Database, live: &LiveDatabase) -> bool {
         && db.member().is_none_or(|member| !member.has_others())
 }
 
-/// Whether a sweep is to begin, and what follows it.
 fn due(db: &Database, live: &LiveDatabase, options: &Options) -> Option<AfterSweep> {
     let (ring_bytes, live_bytes) = (live.log.slot().ring_bytes, live.log.live_bytes());
     let new_bytes = db.table.read().new_bytes();
@@ -106,7 +104,7 @@ fn begin(db: &Database, live: &mut LiveDatabase, then: AfterSweep) -> Result<Swe
     })
 }
 
-/// Does what is due now; whether it is over.
+/// True when the sweep is over.
 fn step(db: &Database, live: &mut LiveDatabase, sweep: &mut Sweep) -> Result<bool> {
     if sweep.flushed {
         finish(db, live, sweep)?;
@@ -145,13 +143,13 @@ fn step(db: &Database, live: &mut LiveDatabase, sweep: &mut Sweep) -> Result<boo
         slice(db, live, sweep, &state, &later)?;
         debug_assert!(sweep.later.is_empty(), "everything is durable");
     }
-    // Home has all up to `to`, and pages of what came since (rule HomeFitsLog).
+    // Of home: everything up to `to`, and some later pages (rule HomeFitsLog).
     let tid = live.home.mark.tid.max(state.tid);
     tell(db, live, tid, sweep.to.last_tid)?;
     Ok(false)
 }
 
-/// The newest state that is known to be durable, and that readers see. At least that which the sweep began with.
+/// The state is visible, and at least the one that the sweep began with.
 fn newest_durable(db: &Database, live: &LiveDatabase, sweep: &Sweep) -> Arc<State> {
     let durable = live.log.group().durable();
     let latest = db.inner.lock().latest.clone();
@@ -159,12 +157,12 @@ fn newest_durable(db: &Database, live: &LiveDatabase, sweep: &Sweep) -> Arc<Stat
     if latest.tid > sweep.state.tid && is_durable { latest } else { sweep.state.clone() }
 }
 
-/// Brings the newest images of `pages` home, as far as they are of `state` or before; the others come later.
+/// Brings the newest images home, of `state` or before; others come later.
 fn slice(db: &Database, live: &mut LiveDatabase, sweep: &mut Sweep, state: &State, pages: &[PageNo]) -> Result<()> {
     let mut images: Vec<(PageNo, ImageLocation)> = memory::list(pages.len())?;
     {
         let table = db.table.read();
-        // A page behind the end is nobody's but of snapshots, which have it in the table.
+        // The table has pages behind the end, for snapshots.
         for page in pages.iter().filter(|page| page.0 <= state.page_count) {
             match table.to_sweep(*page) {
                 Some((tid, place)) if tid <= state.tid => images.push((*page, place)),
@@ -197,7 +195,7 @@ fn slice(db: &Database, live: &mut LiveDatabase, sweep: &mut Sweep, state: &Stat
     Ok(())
 }
 
-/// The slot follows: the records before it are not needed any more (rule HomeBeforeSlot).
+/// The slot makes older records unneeded (rule HomeBeforeSlot).
 fn finish(db: &Database, live: &mut LiveDatabase, sweep: &Sweep) -> Result<()> {
     live.log.begin_at(&sweep.to, &sweep.state, live.scheme.facts())?;
     db.tell_slot(live);

@@ -1,5 +1,5 @@
-//! Scheme `log`: one record in the ring, written and flushed with one call, together with those of other
-//! connections that wait for the same flush.
+//! Scheme `log`: one record in the ring, written and flushed with one call, together with those of
+//! other waiting connections.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use crate::log::group::Durability;
 use crate::pages::txn::{ChangedPage, PreparedCommit};
 use crate::sqlite_format::home::State;
 
-/// Deltas, or with `wal-opt` whole pages, in a ring.
 pub struct LogScheme;
 
 impl Scheme for LogScheme {

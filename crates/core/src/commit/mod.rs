@@ -1,11 +1,13 @@
 //! Commits: from an overlay to a durable transaction.
 //!
 //! ```text
-//!  SQLITE_FCNTL_SYNC      prepare   compare with the base, encode, make room; may fail, changes nothing
-//!  SQLITE_FCNTL_COMMIT_…  commit    publish to the table and the next writer → let that one in → wait until it is durable
+//! SQLITE_FCNTL_SYNC     prepare   compare, encode, make room; may fail, changes nothing
+//! SQLITE_FCNTL_COMMIT_… commit    publish to the table and the next writer → let that one in
+//!                                 → wait until it is durable
 //! ```
 //!
-//! What goes where is the scheme's ([`Scheme`]): [`log`] is the default one, and the others are in `research/`. [`record`] is shared by several.
+//! The scheme decides the destinations ([`Scheme`]): [`log`] is the default, the others are in
+//! `research/`; several share [`record`].
 
 pub mod log;
 pub mod record;
@@ -34,23 +36,21 @@ use crate::shared::words::reached;
 use crate::sqlite_format::home::{self, FileKind, State};
 use crate::sqlite_format::node::Shape;
 
-/// Room to ask for where home becomes `bytes` long: as much again, within limits, so that growing costs a call once in a while.
+/// Reserves as much again, within limits, so that growth rarely costs a call.
 pub fn reserve_bytes(bytes: u64) -> u64 {
     let step = bytes.checked_next_power_of_two().unwrap_or(u64::MAX).clamp(64 << 10, 1 << 20);
     bytes.next_multiple_of(step)
 }
 
-/// Prepares the commit of a transaction: everything that can fail without harm happens here.
+/// Does everything that can fail without harm.
 pub fn prepare(c: &mut Commit<'_>) -> Result<()> {
     c.txn.stage = TxnStage::Prepared(plan(c)?);
     Ok(())
 }
 
-/// What the transaction will commit.
 pub fn plan(c: &mut Commit<'_>) -> Result<PreparedCommit> {
     let Commit { db, live, txn, options } = c.parts();
-    // A big transaction's images behind the ring must be home before others join them, and the
-    // ceilings of the slot hold for whoever comes.
+    // Streamed images must be home before later ones, and the slot's ceilings bind every process.
     debug_assert!(live.home_tid >= live.log.slot().base_tid, "home is behind its slot: {}", live.home_tid);
     let is_full = |table: &PageTable| table.new_bytes() > options.table_bytes || table.has_layer();
     let pressed = is_full(&db.table.read()) || live.log.at_ceiling(txn.base.change_counter);
@@ -89,7 +89,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<PreparedCommit> {
         db.wait_all_shipped()?;
         live.log.checkpointed(&txn.base, facts, txn.page_bytes).map_err(|e| db.poison(e))?;
         db.tell_slot(live);
-        // Under the slot before, of another page size, no record can be read (rule SlotBeforeReuse).
+        // No record of another page size can be read under the slot (rule SlotBeforeReuse).
         live.log.settle_slots().map_err(|e| db.poison(e))?;
         db.tell_slot(live);
     }
@@ -100,15 +100,14 @@ pub fn plan(c: &mut Commit<'_>) -> Result<PreparedCommit> {
     scheme.prepare(c, state, changed)
 }
 
-/// Writes the record of a transaction over several files that was prepared, flushed if `flush` says so: it waits for its
-/// decision, and is then published. Until it is decided, nothing comes behind it: the caller has the writer's place (rule
+/// Nothing follows the record until its decision: the caller has the writer's place (rule
 /// PreparedThenDecided).
 pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     let Some(several) = c.txn.several.clone() else { return Ok(()) };
     if !matches!(&c.txn.stage, TxnStage::Prepared(prepared) if prepared.changed) {
         return Ok(());
     }
-    // Nothing may fail for want of memory once it is decided (rule TableAndStateAtOnce).
+    // Once decided, nothing may fail for want of memory (rule TableAndStateAtOnce).
     make_room(c)?;
     let Commit { db, live, txn, options } = c.parts();
     let TxnStage::Prepared(prepared) = &mut txn.stage else { return Ok(()) };
@@ -122,7 +121,7 @@ pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     let at = live.log.place_of(record.len() as u64, record::own_block(options))?;
     debug_assert!(db.undecided.lock().is_none(), "rule PreparedThenDecided");
     debug_assert!(live.log.group().durable() == live.log.last_tid() || !flush, "rule PreparedThenDecided");
-    // From here on it may be in the log, whatever fails.
+    // It may be in the log now, also after an error.
     let to = LogOffset(at.0 + record.len() as u64);
     let (log, slot) = (live.log.file().clone(), live.log.slot().clone());
     several.note_prepared(&db.path, slot.session);
@@ -132,7 +131,6 @@ pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     Ok(())
 }
 
-/// Whether the scheme can protect a new database, by what SQLite wrote as its header.
 fn check_new(db: &Database, scheme: &dyn Scheme, options: &Options, txn: &Txn) -> Result<()> {
     let Some(first) = txn.pages.get(&PageNo::HEADER).filter(|_| txn.base.kind == FileKind::Empty) else {
         return Ok(());
@@ -142,7 +140,7 @@ fn check_new(db: &Database, scheme: &dyn Scheme, options: &Options, txn: &Txn) -
     scheme.check(db, options, &state)
 }
 
-/// Size in pages after the transaction: what page 1 says, if it was written.
+/// Page 1 states it, if it was written.
 fn page_count(txn: &Txn) -> u32 {
     let by_size = || u32::try_from(txn.file_bytes / u64::from(txn.page_bytes.max(1))).unwrap_or(u32::MAX);
     match txn.pages.get(&PageNo::HEADER) {
@@ -152,24 +150,21 @@ fn page_count(txn: &Txn) -> u32 {
     }
 }
 
-/// What the header says after the transaction.
 struct HeaderNumbers {
     page_count: u32,
     change_counter: u32,
 }
 
-/// What differs from the base.
 struct Changes {
-    /// The pages, in page order.
     changed: Vec<ChangedPage>,
-    /// The new header, if page 1 is among them.
+    /// If page 1 changed.
     header: Option<home::DatabaseHeader>,
-    /// Page 1 of the base, if it is not, but for its counters.
+    /// Without its counters, if unchanged.
     first_page: Option<Image>,
 }
 
-/// The pages whose images differ from the base. Their deltas go into `encoder`. The base is what this engine has, never what SQLite's
-/// journal says (rule AbsoluteBytes). `first_page`: page 1 of the base, if it is known, but for its counters.
+/// Compares with the base of this engine, never with SQLite's journal (rule AbsoluteBytes). Deltas
+/// go into `encoder`. `first_page`: as in [`Changes`].
 fn changes(
     db: &Database,
     txn: &mut Txn,
@@ -183,7 +178,7 @@ fn changes(
     let added = page_count.saturating_sub(end_of_base);
     let mut pages: Vec<PageNo> = memory::list(txn.pages.len() + added as usize + 1)?;
     pages.extend(txn.pages.keys().copied().filter(|p| p.0 <= page_count));
-    // Pages that SQLite added and never wrote (leaves of the freelist) are zeros, whatever home holds there.
+    // Leaves of the freelist that SQLite never wrote are zeros, whatever home holds there.
     if added > 0 && keeps(Case::ZerosBeyondEnd) {
         let added = (end_of_base + 1..=page_count).map(PageNo);
         pages.extend(added.filter(|p| !txn.pages.contains_key(p) && txn.streamed.get(*p).is_none()));
@@ -227,7 +222,7 @@ fn changes(
         }
         let differs = match &mut encoder {
             Some(encoder) => encoder.add_delta(page, base.as_deref(), &new)?,
-            // Neither the gap nor the trailer is SQLite's; what it has cached of them is old.
+            // SQLite's cache has old bytes of gap and trailer.
             None if in_gaps && options.bundle.header_page == HeaderPage::Embed => {
                 base.as_deref().is_none_or(|base| !shape.same(page, base, &new))
             }
@@ -246,30 +241,28 @@ fn changes(
     Ok(Changes { changed, header, first_page: first_page.filter(|_| header.is_none()) })
 }
 
-/// A transaction that is published: what is left is to wait for it.
 pub struct Published {
-    /// The state it made.
     pub state: Arc<State>,
     group: Arc<Group>,
     durability: Durability,
     scheme: Arc<dyn Scheme>,
-    /// This process among others that write: one flushes for all.
+    /// One process flushes for all.
     shared: Option<Arc<Member>>,
 }
 
 impl Published {
-    /// Whether the flush is one that processes share: after the turn.
+    /// Whether the flush follows the turn.
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
 
-    /// The record is in the kernel's cache when this returns. An error poisons.
+    /// Returns with the record in the kernel's cache. An error poisons.
     pub fn write(&self, db: &Database) -> Result<()> {
         self.group.wait(self.state.tid, Durability::Written, db)
     }
 
-    /// Waits until the transaction is durable and readers see it. `turn`: others may join it, and how long one of them
-    /// usually has the writer's place. An error poisons.
+    /// Waits until it is durable and visible. `turn`: others may join, and usually hold the place
+    /// so long. An error poisons.
     pub fn wait(&self, db: &Database, turn: Option<std::time::Duration>) -> Result<()> {
         if let Some(member) = &self.shared {
             return db.wait_flushed(member, self.state.tid, self.durability, None);
@@ -282,18 +275,18 @@ impl Published {
         let inner = db.inner.lock();
         let Some(member) = &inner.member else { return Ok(()) };
         if member.words.written() >= self.state.tid && !reached(&member.words, self.state.tid, self.durability) {
-            // What another process left unflushed keeps this one from being seen, too.
+            // Others' unflushed records keep this one invisible.
             let member = member.clone();
             drop(inner);
             db.wait_flushed(&member, self.state.tid, self.durability, None)?;
             return db.inner.lock().check();
         }
-        // A flush of another process that failed meanwhile may have made this one blind.
+        // Another process's failed flush may have hidden a loss.
         inner.check()
     }
 }
 
-/// From publication on nothing may fail for want of memory (rule TableAndStateAtOnce).
+/// Nothing may fail for want of memory after publication (rule TableAndStateAtOnce).
 fn make_room(c: &mut Commit<'_>) -> Result<()> {
     if let TxnStage::Prepared(PreparedCommit { changed: true, images, written: None, .. }) = &c.txn.stage {
         memory::headroom()?;
@@ -305,7 +298,6 @@ fn make_room(c: &mut Commit<'_>) -> Result<()> {
 
 /// Makes room in the table, prepares anew where what was prepared is stale, and takes it.
 fn take_prepared(c: &mut Commit<'_>) -> Result<PreparedCommit> {
-    // Until memory is there it is still prepared.
     make_room(c)?;
     if matches!(&c.txn.stage, TxnStage::Prepared(prepared) if c.live.scheme.is_stale(c.live, prepared)) {
         prepare(c).map_err(|e| c.db.poison(e))?;
@@ -317,10 +309,8 @@ fn take_prepared(c: &mut Commit<'_>) -> Result<PreparedCommit> {
     Ok(prepared)
 }
 
-/// Publishes a prepared transaction: the next writer may build on it. Pins the state it made for the committer, whose
-/// snapshot has ended: kept pinned, every image the commit replaces would be kept for it. An error poisons, except that memory
-/// is short.
-/// `goes_on`: the place goes to the next before the flush.
+/// Publishes for the next writer, and pins the state for the committer. An error poisons, except
+/// for want of memory. `goes_on`: the place is passed on before the flush.
 pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Result<Published> {
     let (db, scheme) = (c.db, c.live.scheme.clone());
     let mut prepared = take_prepared(c)?;
@@ -328,7 +318,6 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     let state = Arc::new(prepared.state.clone());
     let durability = scheme.durability(durability);
     let (outcome, durability) = match (prepared.written.take(), prepared.changed) {
-        // As durable as it is to be, since it was prepared.
         (Some(written), _) => (CommitOutcome::Written(written), Durability::Written),
         (None, true) => (scheme.commit(c, &state, &mut prepared, durability)?, durability),
         (None, false) => (CommitOutcome::Nothing, durability),
@@ -338,19 +327,19 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     if let Some((of, _)) = live.first_page.as_mut().filter(|_| prepared.changed) {
         *of = state.clone();
     }
-    // Readers pin under `inner`, so they see the table and the state change as one (invariant I4, rule
+    // Readers pin under `inner`, and see table and state change as one (invariant I4, rule
     // TableAndStateAtOnce).
     debug_assert!(db.undecided.lock().is_none(), "rule PreparedThenDecided");
     let mut inner = db.inner.lock();
     inner.check()?;
     inner.advance();
     debug_assert!(state.tid > inner.published.tid || !prepared.changed, "{} after {:?}", state.tid, inner.published);
-    // A big transaction is flushed and goes home in its turn.
+    // Big ones are flushed and go home in their turn.
     let shared = inner.member.clone().filter(|m| goes_on && txn.streamed.is_empty() && m.shares_flushes());
-    // Others know nothing of a mark that is to be taken along.
+    // Others know nothing of a mark that the flush covers.
     let shared = shared.filter(|_| !live.log.has_new_mark());
-    // A snapshot of the state before stays pinned until the newest state has changed, for good if it never does: whoever comes
-    // before that reads what was there (invariant I4).
+    // Pinned until the newest state has changed, for good if it never does: readers need its images
+    // until then (invariant I4).
     let mut before = None;
     match outcome {
         CommitOutcome::Nothing => {}
@@ -387,13 +376,12 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     debug_assert!(inner.latest.tid <= inner.published.tid, "invariant I4: what readers see is published");
     before.iter().try_for_each(|before| db.unpin(&mut inner, before))?;
     let state = db.pin_state(&mut inner, state);
-    // What changed nothing waits as well: what it built on may not be durable yet (invariant I1).
+    // The base of an empty commit may not be durable yet (invariant I1).
     let waits = prepared.changed || keeps(Case::EmptyCommitFlushes);
     let durability = if waits { durability } else { Durability::Written };
     Ok(Published { state, group, durability, scheme, shared })
 }
 
-/// The images of a record are the newest of their pages, in memory and behind the ring.
 fn show_record(
     db: &Database,
     live: &LiveDatabase,
@@ -428,7 +416,6 @@ fn push_written(live: &mut LiveDatabase, inner: &DatabaseState, written: &Writte
     }
 }
 
-/// Among several processes: readers see `state` when all may.
 fn hide(live: &LiveDatabase, inner: &mut DatabaseState, state: &Arc<State>) {
     if let Some(member) = inner.member.clone() {
         member.note(live.log.slot(), &live.log.cursor());
@@ -436,15 +423,13 @@ fn hide(live: &LiveDatabase, inner: &mut DatabaseState, state: &Arc<State>) {
     }
 }
 
-/// The images are the newest of their pages.
 fn show(table: &mut PageTable, inner: &DatabaseState, tid: Tid, images: Vec<(PageNo, Image)>) {
     for (page, image) in images {
         table.publish(page, tid, ImageLocation::Memory(image), inner.readers());
     }
 }
 
-/// Sends home what should not wait for a full log: the images of a big transaction, and what the scheme wants there. If
-/// room is short they stay where they are, and the next commit tries again.
+/// Without room the images stay, and the next commit tries again.
 pub fn send_home(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     if !live.scheme.wants_checkpoint(live) && !db.table.read().has_layer() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! A transaction as one record of the log: deltas or whole pages, and images that stream behind the ring.
+//! A transaction as one log record: deltas or whole pages, and images that stream behind the ring.
 
 use std::sync::Arc;
 
@@ -18,14 +18,13 @@ use crate::pages::table::{Image, stream_units};
 use crate::pages::txn::{ChangedPage, Txn};
 use crate::sqlite_format::home::State;
 
-/// Begins the record of `txn`, which says what decides it.
 pub fn begin(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<()> {
     live.encoder.clear();
     let Some(several) = &txn.several else { return Ok(()) };
     live.encoder.add_decider(&several.decider(&db.path, live.log.slot().session))
 }
 
-/// Encodes the record and makes room for it; images that do not fit the ring stream behind it.
+/// Images that do not fit the ring stream behind it.
 pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> Result<StreamIndex> {
     let Commit { db, live, txn, options } = c.parts();
     if options.bundle.images == Images::Full {
@@ -45,7 +44,7 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> 
         begin(db, live, txn)?;
         for c in changed {
             if c.page == PageNo::HEADER {
-                // Whole, over zeros: the same image as its delta gives.
+                // Whole, over zeros: the same as its delta.
                 live.encoder.add_delta(c.page, None, &c.new)?;
             } else {
                 stream_page(live, txn, c.page, &c.new)?;
@@ -80,15 +79,14 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> 
     Ok(stream)
 }
 
-/// Bytes of streamed images that are written with one call.
+/// Bytes in one call.
 const RUN_BYTES: usize = 256 << 10;
 
-/// Whether each record has blocks of its own.
 pub fn own_block(options: &Options) -> bool {
     options.bundle.images == Images::Full
 }
 
-/// Moves the image of one page behind the ring, not flushed; it counts only with the commit record.
+/// Writes unflushed; the image counts only with the commit record.
 pub fn stream_page(live: &mut LiveDatabase, txn: &mut Txn, page: PageNo, image: &Image) -> Result<()> {
     if txn.streamed.is_empty() {
         txn.stream_from = live.log.stream_tail();
@@ -98,7 +96,7 @@ pub fn stream_page(live: &mut LiveDatabase, txn: &mut Txn, page: PageNo, image: 
     txn.streamed.set(page, at, crc32c::crc32c(image))
 }
 
-/// The same for images in the overlay, in this order; they leave it. Many are written with one call.
+/// Streams images of the overlay in this order, many in one call.
 pub fn stream_pages(live: &mut LiveDatabase, txn: &mut Txn, pages: &[PageNo]) -> Result<()> {
     let size = txn.page_bytes as usize;
     let mut run = memory::list(RUN_BYTES.max(size))?;
@@ -119,7 +117,6 @@ pub fn stream_pages(live: &mut LiveDatabase, txn: &mut Txn, pages: &[PageNo]) ->
     Ok(())
 }
 
-/// Writes the index of the streamed images behind them.
 fn write_index(live: &mut LiveDatabase, txn: &Txn) -> Result<StreamIndex> {
     let mut stream = StreamIndex { count: txn.streamed.len(), index: 0, crc: 0 };
     if stream.count == 0 {
@@ -148,7 +145,6 @@ fn write_index(live: &mut LiveDatabase, txn: &Txn) -> Result<StreamIndex> {
     Ok(stream)
 }
 
-/// Finishes the prepared record and makes way for it.
 pub fn finish(c: &mut Commit<'_>, state: &State, stream: StreamIndex) -> Result<Ready> {
     let Commit { db, live, options, .. } = c.parts();
     let crc = seal(db, live, state, stream);
@@ -156,10 +152,10 @@ pub fn finish(c: &mut Commit<'_>, state: &State, stream: StreamIndex) -> Result<
     Ok(Ready { way, crc })
 }
 
-/// Finishes the prepared record; its crc32c.
+/// Returns the crc32c.
 pub fn seal(db: &Database, live: &mut LiveDatabase, state: &State, stream: StreamIndex) -> u32 {
     if let Some(member) = &db.inner.lock().member {
-        // It proves what others have flushed, too (rule DamageIsTold).
+        // The record proves others' flushes, too (rule DamageIsTold).
         live.log.group().flushed_elsewhere(member.words.flushed());
     }
     let head = live.log.head(state, stream);
@@ -170,13 +166,12 @@ pub fn seal(db: &Database, live: &mut LiveDatabase, state: &State, stream: Strea
     crc
 }
 
-/// Pushes a finished record under the lock that publishes `state`.
+/// Called under the lock that publishes `state`.
 pub fn push(live: &mut LiveDatabase, ready: &Ready, state: &Arc<State>, durability: Durability) {
     live.log.push(&ready.way, live.encoder.finished(), ready.crc, state, durability);
     live.encoder.give_back();
 }
 
-/// The same for one that is in the log already.
 pub fn push_prepared(live: &mut LiveDatabase, written: &WrittenRecord, state: &Arc<State>) {
     live.log.push_prepared(written, state);
     live.encoder.give_back();

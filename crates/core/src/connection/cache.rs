@@ -1,11 +1,11 @@
-//! Which state SQLite takes its page cache for.
+//! The state that SQLite's page cache holds.
 //!
-//! SQLite keeps its cache from one transaction to the next if the 16 bytes from offset 24 of the file (change counter,
-//! sizes) are those it has seen with page 1 last, or has written itself (`sqlite3PagerSharedLock`). It writes one more
-//! than it saw also where there is no transaction, since nothing changed, and that number is later another
-//! transaction's, perhaps of another process (rule CacheKnowsItsState).
+//! SQLite keeps its cache between transactions if the 16 bytes from offset 24 of the file (change
+//! counter, sizes) are those it last saw with page 1 or wrote (`sqlite3PagerSharedLock`). It also
+//! writes the seen counter plus one where nothing changed and there is no transaction; a later
+//! transaction, perhaps of another process, has that number (rule CacheKnowsItsState).
 //!
-//! The drop-in library keeps the pages that are the same in the state that it finds (rule CacheKnowsItsState).
+//! The drop-in library keeps the pages that are the same in the new state.
 
 use crate::base::layout::{be_u32, home as at};
 use crate::base::types::Tid;
@@ -15,21 +15,25 @@ use crate::sqlite_format::home::State;
 /// Bytes from [`at::CHANGE_COUNTER`] on that SQLite compares.
 pub const VERSION_BYTES: usize = 16;
 
-/// What is known of SQLite's page cache.
+/// No state is this one.
+const NO_STATE: StateId = (Tid(u64::MAX), 0);
+
 #[derive(Default)]
 pub struct CacheVersion {
-    /// The change counter that SQLite saw with page 1 last, or wrote.
+    /// The counter last seen with page 1, or written.
     counter: Option<u32>,
-    /// The state whose pages the cache holds, and the counter SQLite knows it by.
+    /// The cached state, and the counter SQLite knows it by.
     left: Option<(StateId, u32)>,
-    /// Under its lock SQLite has looked whether its cache still holds, or read page 1.
     has_looked: bool,
-    /// The pages that differ from the state whose pages the cache holds.
     changed: Vec<u32>,
 }
 
 impl CacheVersion {
-    /// SQLite has read or written `bytes` of page 1 from `offset` on.
+    /// In a child of a fork the states are others: the cache holds pages of none of them.
+    pub fn carried(self) -> CacheVersion {
+        CacheVersion { left: self.counter.map(|counter| (NO_STATE, counter)), ..CacheVersion::default() }
+    }
+
     pub fn saw(&mut self, bytes: &[u8], offset: u64) {
         if offset == 0
             && bytes.len() > at::HEADER_BYTES
@@ -40,16 +44,16 @@ impl CacheVersion {
         }
     }
 
-    /// SQLite gives back its lock, with the pages of `state` in its cache; `None`: what they are of is for the file below to
-    /// say. If it has not come to look, they are of what they were before.
+    /// SQLite unlocks with the pages of `state` cached; `None`: the file below says which. Without
+    /// a check, the cache is as before.
     pub fn leave(&mut self, state: Option<&State>) {
         if std::mem::take(&mut self.has_looked) || state.is_none() {
             self.left = state.map(state_id).zip(self.counter);
         }
     }
 
-    /// SQLite looks whether its cache still holds: the answer is in `version`, as `state` says it, and becomes
-    /// different from what it remembers if it would mistake another state for its own, and the same if it is its own.
+    /// Answers SQLite's check: the counter it remembers if its cache is of `state`, and another one
+    /// if it would mistake `state` for that.
     pub fn answer(&mut self, state: &State, version: &mut [u8; VERSION_BYTES]) {
         self.has_looked = true;
         let Some((left, counter)) = self.left else { return };
@@ -63,8 +67,7 @@ impl CacheVersion {
         }
     }
 
-    /// The pages in which `state` may differ from what the cache holds, page 1 among them or not; `None`: any. Asked where the
-    /// version was found to be another one.
+    /// Pages in which `state` may differ from the cache, with or without page 1; `None`: any.
     pub fn changed(&mut self, state: &State, table: &PageTable) -> Option<&[u32]> {
         let (left, _) = self.left?;
         self.changed.clear();
@@ -96,16 +99,14 @@ mod tests {
         assert_eq!(answer(&mut cache, &state(7, 5)), 5);
         let mut page = vec![0; 512];
         page[24..28].copy_from_slice(&6u32.to_be_bytes());
-        // A commit that changed nothing: transaction 7, whose counter is 5, is in the cache as 6.
+        // An empty commit: transaction 7, with counter 5, is cached as 6.
         cache.saw(&page, 0);
         cache.leave(Some(&state(7, 5)));
         assert_eq!(answer(&mut cache, &state(7, 5)), 6);
         assert_eq!(answer(&mut cache, &state(8, 6)), !6);
         assert_eq!(answer(&mut cache, &state(9, 7)), 7);
-        // What a connection that stepped aside left in home, under a log begun anew.
         assert_eq!(answer(&mut cache, &state(7, 8)), 8);
         assert_eq!(answer(&mut cache, &state(7, 6)), !6);
-        // Part of the page, or another, says nothing.
         cache.saw(&page[..100], 0);
         cache.saw(&page, 512);
         cache.leave(None);
@@ -126,6 +127,21 @@ mod tests {
     }
 
     #[test]
+    fn a_cache_from_before_a_fork_is_of_no_state() {
+        let mut cache = CacheVersion::default();
+        let mut page = vec![0; 512];
+        page[24..28].copy_from_slice(&5u32.to_be_bytes());
+        cache.saw(&page, 0);
+        cache.leave(Some(&state(7, 5)));
+        let mut cache = cache.carried();
+        for same_number in [state(7, 5), state(0, 5), state(8, 5)] {
+            assert_eq!(answer(&mut cache, &same_number), !5);
+        }
+        assert_eq!(answer(&mut cache, &state(8, 6)), 6);
+        assert_eq!(cache.changed(&state(8, 6), &PageTable::default()), None);
+    }
+
+    #[test]
     fn what_changed_since_is_known_as_long_as_no_step_is_missing() {
         let mut table = PageTable::default();
         assert!(!table.changed_between((Tid(6), 6), (Tid(7), 7), &mut Vec::new()), "told from here on");
@@ -140,7 +156,6 @@ mod tests {
         for unknown in [state(9, 10), state(10, 10), state(11, 11), state(12, 12)] {
             assert_eq!(cache.changed(&unknown, &table), None);
         }
-        // Many pages, fewer of them than before, and another size are not told.
         let many: Vec<PageNo> = (1..100).map(PageNo).collect();
         table.note_step(&state(11, 11), &state(12, 12), many.into_iter());
         table.note_step(&State { page_count: 9, ..state(12, 12) }, &state(13, 13), of(&[1]).into_iter());

@@ -1,17 +1,17 @@
-//! Concurrent writers (`concurrent=1`): a write transaction runs without the writer's place, on its own snapshot, and
-//! takes the place for its commit alone.
+//! Concurrent writers (`concurrent=1`): a write transaction runs on its own snapshot, and takes the
+//! writer's place only to commit.
 //!
 //! ```text
-//!  xLock SHARED    the newest durable state is pinned; SQLite finds its cache stale, so that every page it looks at is
-//!                  read here, and noted
-//!  xLock RESERVED  nothing is waited for
-//!  FCNTL_SYNC      the place; nothing that was read or written may have changed since the snapshot, else BUSY_SNAPSHOT;
-//!                  from here on the transaction is one of the newest state, as any other
+//! xLock SHARED    the newest durable state is pinned; SQLite finds its cache stale, so that every
+//!                 page it looks at is read here, and noted
+//! xLock RESERVED  waits for nothing
+//! FCNTL_SYNC      the place; a change since the snapshot to anything read or written gives
+//!                 BUSY_SNAPSHOT; from here on the transaction is one of the newest state
 //! ```
 //!
-//! So each transaction that commits might have run at once, in the order of the commits: what it read was still so
-//! when it committed. The sizes on page 1 are not part of that for who frees no pages: they are left as
-//! the others made them, and pages that it adds follow behind theirs ([`super::renumber`]).
+//! So the transactions could have run in the order of their commits. The sizes on page 1 do not
+//! count for a transaction that frees no page: pages that it adds follow behind those of others
+//! ([`super::renumber`]).
 
 use rustc_hash::FxHashSet;
 
@@ -30,7 +30,7 @@ use crate::pages::txn::Txn;
 use crate::sqlite_format::home::{self, FileKind, State};
 use crate::sqlite_format::node::Shape;
 
-/// What SQLite reads where it looks whether its cache still holds: a header of no pages, as no cache has one (rule
+/// Puts impossible sizes where SQLite checks its cache, so that no cache matches (rule
 /// MergeIsSerial).
 pub(super) fn strange_sizes(buf: &mut [u8]) {
     if let Some(count) = buf.get_mut(at::PAGE_COUNT - at::CHANGE_COUNTER..at::PAGE_COUNT - at::CHANGE_COUNTER + 4) {
@@ -39,7 +39,6 @@ pub(super) fn strange_sizes(buf: &mut [u8]) {
 }
 
 impl Connection {
-    /// Whether a transaction that begins now runs apart: the database is in the log, and this process has it alone.
     pub(super) fn runs_apart(&self, inner: &DatabaseState) -> bool {
         inner.options.concurrent
             && inner.phase == Phase::Live
@@ -48,24 +47,22 @@ impl Connection {
             && !self.said.exclusive
     }
 
-    /// What the transaction has looked at, if it began without the writer's place.
     pub(super) fn looked(&self) -> Option<&ReadSet> {
         self.role.pinned().and_then(|reader| reader.looked.as_ref())
     }
 
-    /// Whether the transaction has no need of the writer's place yet.
     pub(super) fn is_apart(&self) -> bool {
         matches!(self.looked(), Some(ReadSet { stage: OptimisticStage::Apart, .. }))
             && self.db.inner.lock().phase == Phase::Live
     }
 
-    /// Whether it has committed on top of what others did: SQLite must give its lock back before it writes again.
+    /// Whether SQLite must unlock before it writes again.
     pub(super) fn has_merged(&self) -> bool {
         matches!(self.looked(), Some(ReadSet { stage: OptimisticStage::Merged(_) | OptimisticStage::Committed(_), .. }))
     }
 
-    /// Takes the writer's place for a transaction that ran apart. With `alone`, only if nobody has committed since its
-    /// snapshot. BUSY_SNAPSHOT: SQLite rolls back, and the application starts over.
+    /// Takes the writer's place for a transaction that ran apart. With `alone`, only if no other
+    /// committed since its snapshot. After BUSY_SNAPSHOT the application starts over.
     pub(super) fn line_up(&mut self, alone: bool) -> Result<()> {
         if !self.is_apart() || self.role.txn().is_none_or(|txn| txn.doomed) {
             return Ok(());
@@ -87,7 +84,6 @@ impl Connection {
 
     fn join(&mut self, alone: bool) -> Result<()> {
         let db = self.db.clone();
-        // The place is ours: the newest state stays what it is.
         let newest = {
             let inner: &DatabaseState = &db.inner.lock();
             inner.check()?;
@@ -110,7 +106,7 @@ impl Connection {
         }
         let on_page_1 = still_holds(&db, txn, &looked.pages, &newest)?;
         let mut pages = txn.pages.clone();
-        // What SQLite wrote there is of the snapshot (rule MergeIsSerial).
+        // SQLite's page 1 has the sizes of the snapshot (rule MergeIsSerial).
         if on_page_1 != OnPage1::More {
             pages.remove(&PageNo::HEADER);
         }
@@ -135,10 +131,9 @@ impl Connection {
         Ok(())
     }
 
-    /// A write that comes after the transaction has lined up on top of what others did.
     pub(super) fn write_after_merge(&mut self) -> Result<()> {
         match self.looked() {
-            // SQLite's cache is behind: it must give its lock back first.
+            // SQLite's cache is behind: it must unlock first.
             Some(ReadSet { stage: OptimisticStage::Committed(_), .. }) => Err(Error::BusySnapshot),
             // SQLite plays its journal back.
             Some(ReadSet { stage: OptimisticStage::Merged(_), .. }) => {
@@ -149,39 +144,34 @@ impl Connection {
         }
     }
 
-    /// The transaction cannot commit any more.
     pub(super) fn doom(&mut self) {
         if let Some(txn) = self.role.txn_mut() {
             txn.doomed = true;
         }
     }
 
-    /// A transaction that was turned away cannot be committed all the same (invariant I7, rule MergeIsSerial).
+    /// A rejected transaction cannot commit all the same (invariant I7, rule MergeIsSerial).
     pub(super) fn check_commit(&self) -> Result<()> {
         if self.role.is_doomed() { Err(Error::BusySnapshot) } else { Ok(()) }
     }
 
-    /// Whether the transaction builds on what others committed since its snapshot.
     pub(super) fn is_merged(&self) -> bool {
         matches!(self.looked(), Some(ReadSet { stage: OptimisticStage::Merged(_), .. }))
     }
 }
 
-/// What a transaction changes on page 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnPage1 {
-    /// No more than counters.
     Counters,
-    /// The size, too, by so many pages that it adds.
+    /// Counters and so many added pages.
     Added(u32),
-    /// More.
     More,
 }
 
-/// Whether everything the transaction has read or written is in `newest` as it was in its snapshot. Returns what its page 1 is.
+/// Whether everything read or written is unchanged in `newest`. Returns the changes to page 1.
 fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &State) -> Result<OnPage1> {
     let base = &txn.base;
-    // Pages that were cut off have no newer image to tell.
+    // Removed pages have no newer image in the table.
     let cut = txn.base_limit < base.page_count || newest.page_count < base.page_count;
     if cut || newest.page_bytes != base.page_bytes || newest.kind != base.kind {
         return Err(Error::BusySnapshot);
@@ -195,7 +185,7 @@ fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &St
     let on_page_1 = match added {
         0 if is_same(home::COUNTERS) => OnPage1::Counters,
         0 => OnPage1::More,
-        // Else it has used the freelist as well, or changed the schema.
+        // Else it used the freelist or changed the schema.
         _ if is_same(home::PAGE_COUNT) && own.and_then(|own| home::page_count(own)) == Some(page_count) => {
             OnPage1::Added(added)
         }
@@ -205,10 +195,10 @@ fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &St
         return Err(Error::BusySnapshot);
     }
     let table = db.table.read();
-    // What it adds is nobody else's: pages of others may have the numbers.
+    // Pages of others may have the numbers of added ones.
     let is_old = |page: &&PageNo| **page != PageNo::HEADER && page.0 <= base.page_count;
     let mut pages = looked.iter().chain(txn.pages.keys()).filter(is_old);
-    // The snapshot is pinned, so whatever was written since is in the table, even if it is home as well.
+    // The snapshot is pinned, so the table has everything written since.
     if pages.any(|page| table.newest_tid(*page).is_some_and(|tid| tid > base.tid)) {
         return Err(Error::BusySnapshot);
     }

@@ -19,22 +19,20 @@ use crate::disk::locks;
 use crate::disk::{Disk, DiskFile, FileId, OpenMode};
 use crate::log::several::Several;
 
-/// A file, which one it is, and whether it is for reading only.
 type Parked = (FileId, bool, Arc<dyn DiskFile>);
 
 /// The databases of this process on one disk.
 pub struct Engine {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) databases: Mutex<FxHashMap<FileId, Arc<Database>>>,
-    /// Open files of closed databases that could not be closed yet: closing any
-    /// descriptor of a file gives up all POSIX locks this process has on it, those of a stock SQLite beside us included.
+    /// Files that cannot be closed yet: closing any descriptor drops all POSIX locks of this
+    /// process on the file.
     parked: Mutex<Vec<Parked>>,
-    /// The transactions over several files that are not decided, by the paths of their super-journals.
+    /// The undecided ones, by their super-journals.
     pub(super) several: Mutex<FxHashMap<PathBuf, Arc<Several>>>,
     connections: AtomicU64,
-    /// Is called when a database gets attached.
     attached: AttachHook,
-    /// Tells processes apart, and what it said when the engine was made.
+    /// The function tells processes apart; its first answer follows.
     pub(super) process: (fn() -> u32, u32),
 }
 
@@ -44,8 +42,8 @@ impl Engine {
         Engine::in_process(disk, std::process::id)
     }
 
-    /// An engine on `disk`. `process` answers differently in a child of a fork; it is called in every
-    /// transaction, and the operating system's process id costs a system call.
+    /// `process` must answer differently in a child of a fork. Every transaction calls it, so a
+    /// system call is too slow.
     pub fn in_process(disk: Arc<dyn Disk>, process: fn() -> u32) -> Arc<Engine> {
         let (databases, parked, several, attached) = Default::default();
         Arc::new(Engine {
@@ -59,17 +57,16 @@ impl Engine {
         })
     }
 
-    /// Opens a connection to the database at `path`. `given`: options the connection names itself; with
-    /// other connections open, they must agree with what is in force, unless those only read. Reads nothing of the file
-    /// yet. One that only reads joins those that write, and recovers nothing.
+    /// Opens a connection, without reading the file. Options in `given` must agree with those in
+    /// force, unless all others only read. A reader joins writers and recovers nothing.
     pub fn open(self: &Arc<Self>, path: &Path, mode: OpenMode, given: &[(String, String)]) -> Result<Connection> {
         let options = Options::given(given)?;
         let what = || format!("cannot open the database {}", path.display());
-        // The name of the file itself, so that every link to it finds one log.
+        // Every link to the file finds one log.
         let path = self.disk.resolve(path).context(what)?;
         let mut databases = self.databases.lock();
         let id = self.disk.identify(&path).context(what)?;
-        // One that was renamed is opened like another process's: what lies beside it is looked for under the new name.
+        // A renamed file is opened like another process's: files beside it have the new name.
         let by_name = |db: &Arc<Database>| db.path == path || !matches!(db.has_name(), Ok(false));
         let known = id.and_then(|id| find(&databases, id)).filter(by_name);
         let reads = mode == OpenMode::ReadOnly;
@@ -95,7 +92,7 @@ impl Engine {
         Ok(Connection::new(self.clone(), db, id, &options, reads))
     }
 
-    /// The file of a database, and whether it can only be read: so if it is not to be written and may not be.
+    /// The file, and whether it can only be read: it is not to be written, and may not be.
     fn open_home(&self, id: Option<FileId>, path: &Path, mode: OpenMode) -> io::Result<(Arc<dyn DiskFile>, bool)> {
         let parked = |read_only| {
             let mut parked = self.parked.lock();
@@ -117,32 +114,30 @@ impl Engine {
         }
     }
 
-    /// Closes the file of `db` if nobody in this process has a lock on it that closing would take away; else keeps it.
     pub(super) fn close_home(&self, db: &Database) {
         let mut parked = self.parked.lock();
         if let Ok(id) = db.home.id() {
             parked.push((id, db.read_only, db.home.clone()));
         }
         parked.retain(|(_, read_only, home)| {
-            // Whoever has every lock of a file knows that nobody else has one. They go with the file.
+            // With all locks obtainable, no other holder exists. They go with the file.
             let free = if *read_only { locks::nobody(&**home) } else { locks::everything(&**home) };
             !matches!(free, Ok(true))
         });
     }
 
-    /// The database that the file is of.
     pub(super) fn find(&self, id: FileId) -> Option<Arc<Database>> {
         find(&self.databases.lock(), id)
     }
 
-    /// Has `hook` called whenever this process attaches to the log of a database: [`Engine::look_after`] is due then. It is set once,
-    /// and called with locks of the database held.
+    /// Calls `hook` whenever this process attaches to a log: [`Engine::look_after`] is due then.
+    /// Set once; runs with locks held.
     pub fn on_attach(&self, hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.attached.set(Box::new(hook));
     }
 
-    /// Detaches from the databases whose connections had no transaction for as long as `idle` says, or longer where they commit
-    /// regularly. When to look again; `None`: this process is attached to none.
+    /// Detaches from databases idle for the time of `idle`, or longer where they commit regularly.
+    /// Returns the time to the next look; `None`: this process is attached to none.
     pub fn look_after(&self, now: Instant, failed: impl Fn(&Path, &Error)) -> Option<Duration> {
         let databases: Vec<_> = self.databases.lock().values().cloned().collect();
         let look = |db: &Arc<Database>| {
@@ -152,10 +147,10 @@ impl Engine {
             }
             db.attached_for()
         };
-        databases.iter().filter_map(look).min().map(|idle| idle / 2)
+        databases.iter().filter_map(look).min().map(|idle| idle / 4)
     }
 
-    /// Detaches from every database none of whose connections has a transaction: the process ends.
+    /// Detaches from all databases without a transaction, as the process ends.
     pub fn rest(&self, failed: impl Fn(&Path, &Error)) {
         if (self.process.0)() != self.process.1 {
             // In a child of a fork they are the parent's.
@@ -169,15 +164,14 @@ impl Engine {
         }
     }
 
-    /// Whether a connection of this process has the file at `path` open.
+    /// Whether this process has the file at `path` open.
     pub fn is_attached(&self, path: &Path) -> bool {
         let id = self.disk.identify(path).ok().flatten();
         id.is_some_and(|id| self.find(id).is_some())
     }
 }
 
-/// Another connection of this process uses `db`: the options that it names must agree with what is in force, unless nothing is
-/// and they can be.
+/// Checks the options of another connection, or sets them where none depends on them.
 fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], reads: bool) -> Result<()> {
     if db.read_only && !reads {
         return Err(Error::ReadOnly(format!("{} may only be read in this process", db.path.display())));
@@ -192,7 +186,6 @@ fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], rea
         inner.recovers = true;
         db.set_options(&mut inner, options.clone());
     }
-    // Who only reads writes no record: `psow` is nothing to it.
     let is_own = |name: &str| Options::OWN.contains(&name) || (reads && name == "psow");
     for (name, _) in given.iter().filter(|(name, _)| !is_own(name)) {
         let (asked, in_force) = (options.get(name), inner.options.get(name));
@@ -208,7 +201,7 @@ fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], rea
     Ok(())
 }
 
-/// The database that the file is of: its home, or a file of its scheme that may have its name.
+/// The file may be home, or a file of the scheme with its name.
 fn find(databases: &FxHashMap<FileId, Arc<Database>>, id: FileId) -> Option<Arc<Database>> {
     let second = || databases.values().find(|db| db.takes_name(id));
     databases.get(&id).or_else(second).cloned()

@@ -1,5 +1,5 @@
-//! `locking_mode=exclusive`: a connection that never gives its locks back, nor looks again whether its cache still holds; and
-//! how one has the database for itself.
+//! `locking_mode=exclusive`: a connection that keeps its locks and never checks its cache again;
+//! and how a connection gets the database for itself.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::shared::words::Pins;
 use crate::sqlite_format::home::{FileKind, State};
 
 impl Connection {
-    /// SQLite will neither give this lock back nor look again whether its cache still holds (`locking_mode=exclusive`):
-    /// nobody else may write from here on (rule CacheKnowsItsState).
+    /// SQLite will neither unlock nor check its cache again (`locking_mode=exclusive`), so no other
+    /// may write from now on (rule CacheKnowsItsState).
     pub(super) fn lock_for_good(&mut self) -> Result<()> {
         self.take_place_here()?;
         let pinned = self.pin_snapshot(true).and_then(|()| self.keep_newest());
@@ -28,7 +28,6 @@ impl Connection {
         pinned
     }
 
-    /// Keeps the other processes from writing as well, and reads the newest state of theirs.
     fn keep_newest(&mut self) -> Result<()> {
         if self.role.is_below() || self.is_aside() {
             return Ok(());
@@ -42,7 +41,6 @@ impl Connection {
         self.pin_again(&db, &mut inner)
     }
 
-    /// Gives the snapshot back for the newest state of all, which who has the place may see.
     fn pin_again(&mut self, db: &Database, inner: &mut DatabaseState) -> Result<()> {
         if let Some(old) = self.role.take_reader() {
             db.unpin(inner, &old.state)?;
@@ -50,8 +48,8 @@ impl Connection {
         self.pin(inner, true)
     }
 
-    /// Nobody else begins to read until this connection gives its lock back. `Busy` while somebody still reads: then
-    /// the same is asked again (rule AnnounceThenLook).
+    /// Lets no other begin to read until this connection unlocks. `Busy` while one reads: the
+    /// caller asks again (rule AnnounceThenLook).
     pub(super) fn shut_others_out(&mut self) -> Result<()> {
         let db = self.db.clone();
         let mut inner = db.inner.lock();
@@ -65,7 +63,6 @@ impl Connection {
         if read { Err(Error::Busy("others still read the database".into())) } else { Ok(()) }
     }
 
-    /// The opposite of [`Connection::shut_others_out`].
     pub(super) fn let_others_in(&mut self) {
         if std::mem::take(&mut self.shuts_out) {
             let mut inner = self.db.inner.lock();
@@ -76,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// Fails while another connection lets nobody begin to read. Between processes: once the snapshot is announced.
+    /// Between processes, it is called after announcing the snapshot.
     pub(super) fn check_let_in(&self, inner: &DatabaseState) -> Result<()> {
         let alone = inner.alone.is_some_and(|connection| connection != self.id);
         if let Some(member) = inner.member.as_ref().filter(|_| !alone) {
@@ -88,7 +85,7 @@ impl Connection {
         Ok(())
     }
 
-    /// `PRAGMA locking_mode=…` was seen. Under a lock it takes hold at once, or is refused.
+    /// `PRAGMA locking_mode=…` was seen. Under a lock it acts at once, or is refused.
     pub fn note_locking_mode(&mut self, value: &str) -> Result<()> {
         let exclusive = value.eq_ignore_ascii_case("exclusive");
         let reads = self.role.snapshot().cloned().filter(|_| self.level == LockLevel::Shared && !self.db.read_only);
@@ -121,8 +118,8 @@ impl Connection {
         kept
     }
 
-    /// SQLite maps the index of a WAL: it has found one beside a plain file, or goes on under a lock that it never gave back
-    /// since it changed to WAL mode. The caller uses the VFS below from here on. False if neither can be.
+    /// SQLite maps a WAL's index: it found a WAL, or keeps the lock under which it changed the
+    /// mode. The caller then uses the VFS below. False if neither can be.
     pub fn goes_on_in_wal_mode(&mut self) -> Result<bool> {
         let reads = self.level == LockLevel::Shared && self.db.inner.lock().phase == Phase::Unmarked;
         let back = match self.is_aside() {
@@ -139,8 +136,8 @@ impl Connection {
         Ok(self.role.is_below())
     }
 
-    /// A write lock is asked for on a file that is no database: SQLite is about to make it one (`SQLITE_DBCONFIG_RESET_DATABASE`,
-    /// `VACUUM`), or says what is wrong with it. The caller uses the VFS below from here on.
+    /// SQLite locks a file that is no database, to make it one (`SQLITE_DBCONFIG_RESET_DATABASE`,
+    /// `VACUUM`) or to report the error. The caller then uses the VFS below.
     pub fn leaves_foreign_file(&mut self) -> bool {
         let foreign = self.role.snapshot().is_some_and(|snapshot| snapshot.kind == FileKind::Foreign);
         if foreign && !self.requires {
@@ -150,8 +147,8 @@ impl Connection {
         self.role.is_below()
     }
 
-    /// Stepping aside may have failed when the mark was off: the pages are what they were, the state is that of a plain
-    /// file, and a connection that keeps its lock goes on from there.
+    /// Stepping aside may have failed after the mark was off: the file is plain, its pages are
+    /// unchanged, and a kept lock goes on.
     pub(super) fn look_for_log(&mut self) -> Result<()> {
         let db = self.db.clone();
         let mut inner = db.inner.lock();
@@ -161,7 +158,6 @@ impl Connection {
         self.pin_again(&db, &mut inner)
     }
 
-    /// Takes the file into use for writing once more, under a lock that was never given back.
     pub(super) fn mark_again(&mut self) -> Result<()> {
         match &self.role {
             Role::Reader(reader) if self.level >= LockLevel::Reserved => {

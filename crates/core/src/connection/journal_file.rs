@@ -7,7 +7,7 @@ use crate::database::Database;
 use crate::disk::OpenMode;
 
 impl Connection {
-    /// xOpen of the rollback journal.
+    /// xOpen of the journal.
     pub fn journal_open(&mut self) -> Result<()> {
         self.note_begun();
         if let Role::Aside(aside) = &mut self.role
@@ -19,14 +19,13 @@ impl Connection {
         Ok(())
     }
 
-    /// SQLite goes on under its write lock.
     fn note_begun(&mut self) {
         if let Some(writer) = self.role.writer_mut() {
             writer.has_just_begun = false;
         }
     }
 
-    /// xRead of the rollback journal.
+    /// xRead of the journal.
     pub fn journal_read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = match self.role.real_journal() {
             Some(RealJournal { file, .. }) => {
@@ -34,13 +33,13 @@ impl Connection {
             }
             None => {
                 if self.waits_with_others() {
-                    // SQLite rolls back, and removes the super-journal behind this file.
+                    // SQLite rolls back, and removes the super-journal unasked.
                     let reopened = self.reopen();
                     self.noted(reopened)?;
                 }
                 if self.role.is_doomed() {
-                    // Stepping aside failed behind its real journal: SQLite must not believe that it rolled back (rule
-                    // RollbackIsReal).
+                    // Stepping aside failed behind the real journal: SQLite must not believe that
+                    // it rolled back (rule RollbackIsReal).
                     let checked = self.db.inner.lock().check();
                     self.noted(checked)?;
                 }
@@ -53,7 +52,7 @@ impl Connection {
         self.noted(read)
     }
 
-    /// xWrite of the rollback journal.
+    /// xWrite of the journal.
     pub fn journal_write_at(&mut self, data: &[u8], offset: u64) -> Result<()> {
         self.note_begun();
         let db = &self.db;
@@ -68,7 +67,7 @@ impl Connection {
         self.noted(written)
     }
 
-    /// xTruncate of the rollback journal.
+    /// xTruncate of the journal.
     pub fn journal_truncate(&mut self, len: u64) -> Result<()> {
         let cut = match self.role.real_journal() {
             Some(RealJournal { file, .. }) => {
@@ -82,7 +81,7 @@ impl Connection {
         self.noted(cut)
     }
 
-    /// xFileSize of the rollback journal.
+    /// xFileSize of the journal.
     pub fn journal_size(&mut self) -> Result<u64> {
         let size = match self.role.real_journal() {
             Some(RealJournal { file, .. }) => {
@@ -93,7 +92,7 @@ impl Connection {
         self.noted(size)
     }
 
-    /// xSync of the rollback journal.
+    /// xSync of the journal.
     pub fn journal_sync(&mut self) -> Result<()> {
         let Some(RealJournal { file, is_new }) = self.role.real_journal() else {
             self.journal.sync();
@@ -106,12 +105,12 @@ impl Connection {
         self.noted(synced)
     }
 
-    /// xClose of the rollback journal.
+    /// xClose of the journal.
     pub fn journal_close(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// xDelete of the rollback journal's name.
+    /// xDelete of the journal.
     pub fn journal_delete(&mut self, sync_dir: bool) -> Result<()> {
         self.journal.truncate(0);
         let Role::Aside(aside) = &mut self.role else { return Ok(()) };
@@ -127,7 +126,7 @@ impl Connection {
         Ok(())
     }
 
-    /// xAccess of the rollback journal's name: only a real one counts.
+    /// xAccess of the journal: only a real one counts.
     pub fn journal_exists(&mut self) -> Result<bool> {
         if !self.is_aside() {
             return Ok(false);
@@ -138,7 +137,6 @@ impl Connection {
     }
 }
 
-/// The real journal, opened or made by SQLite.
 fn open_real(db: &Database) -> Result<RealJournal> {
     let what = || format!("cannot open the rollback journal {}", db.journal_path().display());
     let is_new = !db.disk.exists(db.journal_path()).context(what)?;

@@ -25,28 +25,27 @@ use crate::session::aside;
 use crate::shared::words::Ship;
 use crate::sqlite_format::home::{FileKind, State};
 
-/// A tentative place is waited for so long while one transaction has it: this one may turn out to read only, and readers
-/// do not wait. Those of this process and those of others may cost as much each.
+/// Longest wait for a tentative place of one transaction, in this process and among processes each:
+/// this one may only read.
 const TENTATIVE_WAIT: Duration = Duration::from_millis(10);
-/// The same for a place to write: whoever keeps a transaction open for longer is waited for as long as the busy handler
-/// of the application says.
+/// The same for a firm place; longer waits are the busy handler's.
 const FIRM_WAIT: Duration = Duration::from_millis(30);
-/// The same of one that is inside of onewrite, for a transaction that is likely to write: a checkpoint is over soon.
+/// The same for a holder inside of onewrite: a checkpoint is over soon.
 const INSIDE_WAIT: Duration = Duration::from_millis(100);
-/// How long a snapshot that cannot be pinned waits for the turn of another process before it is tried again.
+/// Wait for another process's turn before a snapshot is tried again.
 const TURN_WAIT: Duration = Duration::from_millis(200);
-/// How long a process that begins to use the log may keep others from the file.
+/// How long a process that begins to use the log may keep others out.
 const MARK_WAIT: Duration = Duration::from_millis(50);
-/// How long a tentative place stays with a connection that has not begun to write and reads. Time in which its thread
-/// is kept from its processor does not count, here and below.
+/// How long a reading connection keeps a tentative place. Time off the processor does not count,
+/// here and below.
 const GRACE: Duration = Duration::from_millis(2);
-/// The same for one that has read no page yet but what a write begins with.
+/// The same before it reads more than a write begins with.
 const FIRST_GRACE: Duration = Duration::from_millis(20);
-/// The same for one that has written again and again.
+/// The same after several writing transactions.
 const SURE_GRACE: Duration = Duration::from_millis(200);
 
 impl Connection {
-    /// xLock. `Busy`: try again later. `BusySnapshot`: somebody committed since the snapshot; start over.
+    /// xLock. `Busy`: try again later. `BusySnapshot`: stale, start over.
     pub fn lock(&mut self, level: LockLevel) -> Result<()> {
         if level <= self.level {
             return Ok(());
@@ -73,7 +72,6 @@ impl Connection {
         self.noted(locked)
     }
 
-    /// Fails where the engine must serve and does not.
     fn check_in_effect(&mut self) -> Result<()> {
         if !self.role.is_below() || !self.requires {
             return Ok(());
@@ -97,9 +95,9 @@ impl Connection {
         if self.said.exclusive && !self.db.read_only {
             return self.lock_for_good();
         }
-        // What is newer than what readers see may stay so for long.
+        // While the store is away, newer states may stay invisible for long: take no place.
         if self.habit.may_write > 0 && !apart && !is_away {
-            // Taken before the snapshot, so that the upgrade is not stale; given up if it only reads.
+            // Before the snapshot, so that the upgrade is not stale; given up if it only reads.
             has_place = self.take_tentative_place()?;
         }
         let pinned = self.pin_snapshot(has_place);
@@ -112,11 +110,11 @@ impl Connection {
         pinned
     }
 
-    /// Whether the transaction that begins has the writer's place, which it probably needs. Without it, it may read.
+    /// Without the place, the transaction may still read.
     fn take_tentative_place(&mut self) -> Result<bool> {
         self.habit.comes_for_place();
         if self.others_keep(TENTATIVE_WAIT)? {
-            // It would be waited for behind a thread of this process that waits for it.
+            // Do not queue behind a thread of this process that waits for another process.
             return Ok(false);
         }
         let sure = self.habit.is_sure_writer();
@@ -138,24 +136,22 @@ impl Connection {
         }
     }
 
-    /// How long a tentative place is this connection's while it is idle.
     fn grace(&self) -> Duration {
         if self.habit.is_sure_writer() { SURE_GRACE } else { FIRST_GRACE }
     }
 
-    /// How long one call waits for what no busy handler is asked for: for nothing if SQLite has just asked it.
+    /// How long one call waits without the busy handler: not at all right after SQLite asked it.
     fn patience(&self) -> Duration {
         if self.waits.is_retry() { Duration::ZERO } else { Duration::from_millis(self.busy_ms) }
     }
 
-    /// Whether another process that marks the file, or looks at it, was waited for long enough. `deadline`: none when it is asked
-    /// first.
+    /// `deadline`: none at the first call.
     fn is_over(&self, deadline: &mut Option<Instant>) -> bool {
         let now = Instant::now();
         now >= *deadline.get_or_insert_with(|| now + MARK_WAIT.min(self.patience()))
     }
 
-    /// `has_place`: the newest state of all may be seen, as far as [`Connection::settle`] lets it.
+    /// `has_place`: the newest state may be seen, as far as [`Connection::settle`] lets it.
     pub(super) fn pin_snapshot(&mut self, has_place: bool) -> Result<()> {
         let db = self.db.clone();
         {
@@ -184,7 +180,7 @@ impl Connection {
                 }
             }
         }
-        // The file may have changed since this process last looked, or need recovery.
+        // The file may have changed, or need recovery.
         let mut writer = db.writer.lock();
         let mut inner = db.inner.lock();
         inner.check()?;
@@ -233,7 +229,7 @@ impl Connection {
                 self.db.path.display()
             )));
         }
-        // The shipper cannot wait for what it is to ship.
+        // The shipper cannot wait for its own shipments.
         let is_newest = has_place && !(self.ships && inner.ships());
         let state = if is_newest { self.db.pin_published(inner)? } else { self.db.pin(inner)? };
         if let Err(e) = self.check_let_in(inner) {
@@ -246,8 +242,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The first snapshot of a connection waits until it is decided what a process that has died left: the program may have
-    /// been told that its transaction is committed, or begin again where it left off.
+    /// The first snapshot waits for the decision on a dead process's transaction: the program may
+    /// know of it, or restart from there.
     fn pin_decided(&mut self, has_place: bool) -> Result<()> {
         let db = self.db.clone();
         db.decide(Instant::now() + self.patience())?;
@@ -258,7 +254,7 @@ impl Connection {
         }
     }
 
-    /// Pins a snapshot, also where checkpoints of other processes overtake it again and again, or the store is not known to have all.
+    /// Pins although others' checkpoints overtake it, or the store may lack something.
     fn pin_patiently(&mut self) -> Result<()> {
         let db = self.db.clone();
         let deadline = Instant::now() + self.patience();
@@ -272,7 +268,6 @@ impl Connection {
                 std::thread::sleep(Duration::from_millis(1));
                 continue;
             }
-            // The turn of a dead process is had, and with it taken over.
             match db.enter_and_leave(deadline.min(Instant::now() + TURN_WAIT)) {
                 Ok(()) => {}
                 Err(Error::Busy(_)) => std::thread::sleep(Duration::from_micros(500)),
@@ -281,7 +276,7 @@ impl Connection {
         }
     }
 
-    /// The transaction reads what none that only writes begins with: others need not be patient with it.
+    /// Others need not be patient with a transaction that reads more than a write begins with.
     pub(super) fn doubt(&mut self) {
         if let WriterTurn::Tentative { doubtless } = &mut self.place
             && std::mem::take(doubtless)
@@ -290,7 +285,7 @@ impl Connection {
         }
     }
 
-    /// Waits until what the snapshot holds is as durable as it was asked to be, so that the application may see it
+    /// Waits until the snapshot is as durable as asked, so that the application may see it
     /// (invariant I4, rule SeenWhenDurable).
     pub(super) fn settle(&mut self) -> Result<()> {
         let unsettled =
@@ -313,7 +308,7 @@ impl Connection {
         self.db.wait_flushed(&member, tid, Durability::Written, None)
     }
 
-    /// First look at a file nobody in this process is using. SHARED is held.
+    /// First look at an unused file, under SHARED.
     fn look(
         &mut self,
         db: &Database,
@@ -338,7 +333,8 @@ impl Connection {
                 )));
             }
             if locks::exclusive(&*db.home)? {
-                // SQLite without onewrite came behind a close of which a power cut brought the mark back.
+                // SQLite without onewrite used the file after a close; a power cut restored the
+                // mark.
                 if let Some(session) = mark
                     && !recover::end_behind_journal(db, session)?
                 {
@@ -350,7 +346,7 @@ impl Connection {
                     )));
                 }
                 db.settle_super_journal()?;
-                // SQLite rolls it back itself, through the plain file.
+                // SQLite rolls it back, through the plain file.
                 inner.phase = Phase::Aside(self.id);
                 self.role = Role::Aside(Passthrough { reader: None, journal: None });
                 return Ok(());
@@ -424,7 +420,8 @@ impl Connection {
         let mut deadline = None;
         let begun = loop {
             match self.begin_write(&snapshot) {
-                // Two processes that waited for each other's SHARED would wait for ever: who has RESERVED waits.
+                // Two that wait for each other's SHARED would never end: the one with RESERVED
+                // waits.
                 Err(Error::Busy(_)) if !self.is_over(&mut deadline) && locks::reserve(&*self.db.home)? => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -446,8 +443,8 @@ impl Connection {
         begun
     }
 
-    /// Takes the writer's place, and the turn among the processes, unless somebody keeps it. `Busy`: SQLite asks the busy
-    /// handler where it may wait, and comes again.
+    /// Takes place and turn. `Busy`: SQLite asks the busy handler where it may wait, and comes
+    /// again.
     fn take_place(&mut self) -> Result<()> {
         if self.others_keep(FIRM_WAIT)? {
             self.expect_place();
@@ -457,7 +454,6 @@ impl Connection {
         self.enter_for_good()
     }
 
-    /// Takes the writer's place of this process, unless somebody keeps it.
     pub(super) fn take_place_here(&mut self) -> Result<()> {
         let all = Duration::from_millis(self.busy_ms);
         let patience = Patience { all, kept: Some(HoldLimits { held: FIRM_WAIT, inside: all }) };
@@ -468,7 +464,7 @@ impl Connection {
         Err(busy_here())
     }
 
-    /// Keeps other processes from writing, unless one is; the writer's place is lost otherwise.
+    /// While another process writes, gives the writer's place up.
     pub(super) fn enter_for_good(&mut self) -> Result<()> {
         let entered = self.db.enter_soon(true, Duration::from_millis(self.busy_ms), Some(FIRM_WAIT));
         self.place = if entered.is_ok() { WriterTurn::Firm } else { WriterTurn::None };
@@ -479,7 +475,7 @@ impl Connection {
         entered
     }
 
-    /// Whether another process keeps the place, as it did when this connection tried last.
+    /// Whether another process still keeps the place.
     fn others_keep(&self, kept: Duration) -> Result<bool> {
         if !self.waits.is_retry() {
             return Ok(false);
@@ -487,12 +483,11 @@ impl Connection {
         self.db.member().map_or(Ok(false), |member| member.others_keep(kept))
     }
 
-    /// SQLite may sleep now, and ask for the place again: it sleeps no longer than until it has it.
+    /// SQLite may sleep now, until it has the place.
     fn expect_place(&mut self) {
         wait::expect(&self.db, self.id, self.grace(), self.waits.ticket);
     }
 
-    /// Takes the writer's place of this process for good, or says that it is not to be had.
     pub(super) fn acquire_place(&self) -> Result<()> {
         match self.db.queue.acquire(self.id, TurnClaim::Firm, Duration::from_millis(self.busy_ms)) {
             true => Ok(()),
@@ -500,7 +495,7 @@ impl Connection {
         }
     }
 
-    /// Lets other processes write; with `pass_on`, the next one at once.
+    /// Lets the next process have the turn at once, if `pass_on`.
     pub(super) fn leave(&mut self, pass_on: bool) {
         match std::mem::take(&mut self.place) {
             WriterTurn::Firm | WriterTurn::Given { in_turn: true } => self.db.leave(pass_on),
@@ -513,7 +508,6 @@ impl Connection {
         }
     }
 
-    /// Gives the place back: the turn among the processes, and that in the queue.
     pub(super) fn give_place_back(&mut self) {
         self.leave(false);
         self.db.queue.release(self.id);
@@ -556,19 +550,19 @@ impl Connection {
         if self.said.exclusive {
             self.shut_others_out()?;
         }
-        // One of several files that commit together has a journal with a super-journal, which not every log can do for.
+        // One of several files has a super-journal in its journal, which not every log can replace.
         let flushes = self.said.synchronous != Synchronous::Off;
         let spans = (self.said.spans && flushes && !self.journal.is_empty()) || self.journal.names_super_journal()?;
         let spans = spans && !self.may_prepare();
-        // SQLite begins the change to WAL mode with this lock. A transaction that has written a journal is another one: the change
-        // was refused, within a transaction for one.
+        // SQLite begins the change to WAL mode with this lock. With a journal written, the
+        // transaction is another one: the change was refused.
         let changes_mode = self.said.wal && self.role.writer_mut().is_some_and(|writer| writer.has_just_begun);
         if changes_mode || spans {
             if self.requires {
                 return Err(stays_here("this statement"));
             }
-            // It will step aside and needs to be alone. BUSY here is before SQLite's point of no return: the busy handler
-            // is asked, and the application may try again (rule BusyToHandler).
+            // It must be alone to step aside. BUSY here comes before SQLite's point of no return:
+            // it asks the busy handler, and the application may retry (rule BusyToHandler).
             self.line_up(true)?;
             aside::reserve(&self.db, self.id).map_err(|e| match e {
                 Error::BusySnapshot => Error::Busy("others read a database that steps aside".into()),
@@ -579,12 +573,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether a transaction over several files commits by the log, as far as is known before SQLite names them.
+    /// Whether the log can take its record, as known before SQLite names the files.
     fn may_prepare(&self) -> bool {
         prepares(&self.db, &self.db.inner.lock()) && !self.db.spans_aside.load(Ordering::Relaxed)
     }
 
-    /// Whether SQLite writes other files in the same transaction.
+    /// Notes whether SQLite writes other files, too.
     pub fn note_span(&mut self, spans: bool) {
         self.said.spans = spans;
     }
@@ -600,7 +594,6 @@ impl Connection {
     }
 
     fn unlock_to(&mut self, level: LockLevel) -> Result<()> {
-        // The snapshot ends, or the plain file was written.
         self.ahead.forget();
         let decided = self.finish_several();
         let dropped = decided.and(self.drop_txn());
@@ -609,13 +602,12 @@ impl Connection {
         let back = if self.is_aside() { self.come_back() } else { Ok(()) };
         self.let_others_in();
         self.habit.returns_lock |= self.habit.writes_now;
-        // A place that was given away stays so.
         let keeps = level > LockLevel::None && self.said.exclusive && self.place == WriterTurn::Firm;
         if !keeps || self.role.is_below() {
             self.give_place_back();
         }
         if level == LockLevel::None {
-            // It read what another connection wrote before it and gives nothing away before that is durable.
+            // It read another connection's state, and returns only when that is durable.
             let settled = self.settle();
             self.cache.leave(self.role.snapshot().filter(|_| !self.role.is_below()).map(|state| &**state));
             self.has_no_wal = false;
@@ -628,15 +620,14 @@ impl Connection {
         dropped.and(back)
     }
 
-    /// The VFS below has a lock of its own on the file: the one under which it was seen to be in WAL mode ends
-    /// (rule ModeUnderLock).
+    /// The VFS below has its own lock: the one under which WAL mode was seen ends (rule
+    /// ModeUnderLock).
     pub fn hand_over(&mut self) -> Result<()> {
         let Role::Below(reader @ Some(_)) = &mut self.role else { return Ok(()) };
         let given = reader.take().map_or(Ok(()), |reader| self.db.unpin(&mut self.db.inner.lock(), &reader.state));
         self.noted(given)
     }
 
-    /// Becomes idle.
     pub(super) fn give_snapshot_back(&mut self) -> Result<()> {
         let mut inner = self.db.inner.lock();
         let reader = self.role.take_reader();
@@ -648,8 +639,7 @@ impl Connection {
         }
     }
 
-    /// Takes the writer's place again that went to the next in the queue with the commit, for a connection that
-    /// goes on writing without giving its lock back (rule OneWriter).
+    /// A commit passed the place on, and the connection writes on under its lock (rule OneWriter).
     pub(super) fn take_place_again(&mut self) -> Result<()> {
         let WriterTurn::Given { in_turn } = self.place else { return Ok(()) };
         self.habit.returns_lock = false;
@@ -667,12 +657,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Drops an overlay that did not commit.
     pub(super) fn drop_txn(&mut self) -> Result<()> {
         self.journal.forget_syncs();
         let Some(txn) = self.role.end_txn() else { return Ok(()) };
-        // A record that waits for its decision and could not be cancelled, or that an error left in doubt, may count: it
-        // needs them.
+        // A record pending or in doubt may count: it needs its streamed images.
         let in_doubt = || self.db.undecided.lock().is_some() || self.db.inner.lock().check().is_err();
         if !txn.streamed.is_empty()
             && !in_doubt()
@@ -693,17 +681,17 @@ impl Connection {
         }
         let back = aside::come_back(&self.db);
         let mut inner = self.db.inner.lock();
-        // The state this transaction made, or that rolling back made: nobody else had one.
+        // No other connection had a newer state.
         let pinned = back.and_then(|()| self.db.pin(&mut inner));
         let (before, looked) = before.map_or((None, None), |reader| (Some(reader.state), reader.looked));
         let unpinned = before.map_or(Ok(()), |before| self.db.unpin(&mut inner, &before));
-        // SQLite may go on in WAL mode at once, without a new lock: from here on the caller uses the VFS below (rule
+        // SQLite may go on in WAL mode under this lock: the caller uses the VFS below (rule
         // ModeUnderLock).
         self.role = Role::pinned_now(ReadTransaction { state: pinned?, unsettled: false, looked });
         unpinned
     }
 
-    /// xCheckReservedLock: whether anybody is writing.
+    /// xCheckReservedLock: whether any connection writes.
     pub fn is_reserved(&mut self) -> Result<bool> {
         if self.is_aside() {
             return Ok(false);
@@ -725,7 +713,6 @@ fn busy_aside() -> Error {
     Error::Busy("another connection of this process has stepped aside from the log for its transaction".into())
 }
 
-/// Whether another process has written what nobody can see yet, or has the turn.
 fn is_undecided(inner: &DatabaseState) -> bool {
     inner.member.as_ref().is_some_and(|member| member.is_undecided())
 }

@@ -1,41 +1,37 @@
-//! What a transaction of `concurrent=1` has looked at, and how far it is.
+//! The pages that a transaction of `concurrent=1` has looked at, and its stage.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::base::types::PageNo;
 use crate::pages::table::Image;
 
-/// What a transaction without the writer's place has looked at.
 #[derive(Default)]
 pub(super) struct ReadSet {
-    /// Pages SQLite read since it got its lock.
     pub(super) pages: FxHashSet<PageNo>,
     pub(super) stage: OptimisticStage,
 }
 
-/// How far it is.
 #[derive(Default)]
 pub(super) enum OptimisticStage {
     /// On its snapshot.
     #[default]
     Apart,
-    /// It has the writer's place, and others had committed nothing since its snapshot.
+    /// It has the place; no other committed since its snapshot.
     Ordinary,
-    /// It has the writer's place and builds on what others committed since its snapshot. SQLite's cache is of the snapshot and of these
-    /// pages of its own, and so is what it reads, until it gives its lock back.
+    /// It has the place and builds on later commits. Until it unlocks, SQLite reads the snapshot
+    /// and these pages of its own, as its cache has them.
     Merged(OwnPages),
-    /// Committed so.
     Committed(OwnPages),
 }
 
-/// The pages of a transaction as SQLite knows them, and how long the file is with them, in bytes.
+/// Pages as SQLite knows them, and the file's length in bytes.
 pub(super) struct OwnPages {
     pub(super) pages: FxHashMap<PageNo, Image>,
     pub(super) file_bytes: u64,
 }
 
 impl ReadSet {
-    /// How long the file is that SQLite reads, where its pages are not those of the newest state any more.
+    /// The length for SQLite, if not the newest state's.
     pub(super) fn file_bytes(&self) -> Option<u64> {
         match &self.stage {
             OptimisticStage::Merged(own) | OptimisticStage::Committed(own) => Some(own.file_bytes),
@@ -51,7 +47,7 @@ impl ReadSet {
         };
     }
 
-    /// Notes a page that SQLite reads; where the transaction has lined up behind others, what it is to read.
+    /// Notes a page that SQLite reads; after a merge, returns its image.
     pub(super) fn read(&mut self, page: PageNo) -> Option<&Image> {
         match &self.stage {
             OptimisticStage::Apart => {

@@ -1,16 +1,17 @@
-//! What the VFS glue calls: databases of this process, and connections with SQLite's lock levels, reads,
-//! writes and the two steps of a commit.
+//! The interface for the VFS glue: databases of this process, and connections with SQLite's lock
+//! levels, reads, writes and the two steps of a commit.
 //!
 //! ```text
-//!  xLock SHARED      pin a snapshot (or find the file in WAL mode, or a hot journal)
-//!  xLock RESERVED    take the writer's place; the first one marks home
-//!  xWrite            into the overlay
-//!  FCNTL_SYNC        prepare
-//!  COMMIT_PHASETWO   commit
-//!  xUnlock           drop what was not committed, give the place and the snapshot back
+//! xLock SHARED      pin a snapshot (or find the file in WAL mode, or a hot journal)
+//! xLock RESERVED    take the writer's place; the first one marks home
+//! xWrite            into the overlay
+//! FCNTL_SYNC        prepare
+//! COMMIT_PHASETWO   commit
+//! xUnlock           drop what was not committed, give the place and the snapshot back
 //! ```
 
 mod cache;
+mod carried;
 mod concurrent;
 mod engine;
 mod exclusive;
@@ -56,7 +57,7 @@ use crate::sqlite_format::node::Shape;
 /// SQLite's lock levels (SQLite file locking, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LockLevel {
-    /// Nothing.
+    /// No lock.
     None,
     /// Reading.
     Shared,
@@ -68,41 +69,35 @@ pub enum LockLevel {
     Exclusive,
 }
 
-/// What a connection is at the moment.
+/// How a connection serves SQLite now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Not locked.
     Idle,
-    /// In a transaction of the engine, or aside in a plain one.
+    /// In a transaction, of the engine or aside.
     Engine,
-    /// The file is in WAL mode, or is no database and about to become one: the caller uses the VFS below until it unlocks.
+    /// The file is in WAL mode, or about to become a database: the caller uses the VFS below until
+    /// it unlocks.
     Wal,
 }
 
-/// One connection to a database. SQLite uses it from one thread at a time.
+/// One connection, used from one thread at a time.
 pub struct Connection {
     engine: Arc<Engine>,
     db: Arc<Database>,
     id: ConnectionId,
-    /// Longest wait inside of one call while others get their turns, in milliseconds.
+    /// Longest wait in one call, in milliseconds.
     busy_ms: u64,
-    /// It fails rather than work on the file past the engine.
     requires: bool,
-    /// It is the shipper's.
     ships: bool,
-    /// What is left of tries that were in vain.
     waits: Waits,
-    /// SQLite's lock.
     level: LockLevel,
-    /// What the connection is under it.
     role: Role,
-    /// Whether it may write, of all connections and processes.
     place: WriterTurn,
-    /// No WAL lay beside the file when it was looked for under this lock.
+    /// No WAL was found under this lock.
     has_no_wal: bool,
-    /// It lets nobody else begin to read.
     shuts_out: bool,
-    /// It has the database to itself, since SQLite writes other files in the same transaction.
+    /// It is alone, since SQLite writes other files in the same transaction.
     reserves: bool,
     journal: VirtualJournal,
     said: PragmaState,
@@ -114,7 +109,6 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// One to `db` that has no lock. With `reads_only`, it was not opened to write.
     fn new(
         engine: Arc<Engine>,
         db: Arc<Database>,
@@ -146,7 +140,7 @@ impl Connection {
         }
     }
 
-    /// What the connection is at the moment.
+    /// How it serves SQLite now.
     pub fn mode(&self) -> Mode {
         match self.role {
             Role::Idle => Mode::Idle,
@@ -155,33 +149,33 @@ impl Connection {
         }
     }
 
-    /// Whether the next transaction is taken to write, perhaps.
+    /// Whether the next transaction may write.
     pub fn probably_writes(&self) -> bool {
         self.habit.may_write > 0
     }
 
-    /// Whether this process uses the log, so that nobody else has the file to itself.
+    /// Whether this process uses the log.
     pub fn is_live(&self) -> bool {
         self.db.inner.lock().phase == Phase::Live
     }
 
-    /// The databases of its process.
+    /// Its engine.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    /// Whether writes may be assumed to leave their neighbours in a sector alone.
+    /// Whether a write leaves its sector's neighbours alone.
     pub fn psow(&self) -> bool {
         self.db.psow.load(Ordering::Relaxed)
     }
 
-    /// How pages are to be split, how many cells both halves keep room for, and where records are written anew.
+    /// How pages are split, how many cells keep room, and where records are rewritten.
     pub fn split(&self) -> (Split, u32, Updates) {
         let bundle = self.db.inner.lock().options.bundle;
         (bundle.split, bundle.reserve_cells, bundle.updates)
     }
 
-    /// Whether some of these bytes of a b-tree page were in use in the state that the transaction builds on.
+    /// Whether bytes of a b-tree page were in use in the transaction's base.
     pub fn in_use(&self, page: u32, offset: u32, bytes: u32) -> Result<bool> {
         let Some(base) = self.role.txn().map(|txn| &txn.base).or(self.role.snapshot()) else { return Ok(true) };
         let page = PageNo(page);
@@ -197,7 +191,7 @@ impl Connection {
         Ok(node.live_content().iter().any(overlaps) || from < node.pointers.end)
     }
 
-    /// Whether the plain file is this connection's until its transaction ends.
+    /// Whether it has the plain file to itself.
     pub fn is_aside(&self) -> bool {
         self.role.is_aside()
     }
@@ -207,7 +201,7 @@ impl Connection {
         &self.db.path
     }
 
-    /// Message of the last error of this connection.
+    /// Message of its last error.
     pub fn last_error(&self) -> Option<&str> {
         self.last_error.as_deref()
     }
@@ -217,7 +211,7 @@ impl Connection {
         if let Err(e) = &result {
             self.note_error(e);
         }
-        // In a child of a fork a lock may be one that nobody gives back.
+        // In a child of a fork a lock may never end.
         if cfg!(debug_assertions) && self.check_process().is_ok() {
             self.assert_state();
         }
@@ -237,8 +231,7 @@ impl Connection {
         Err(Error::Misuse("a connection was carried across fork(): open the database anew in the child process".into()))
     }
 
-    /// xAccess of the `-wal` name: a marked database has none, nor one for which none was found under this lock; `None`: ask
-    /// the file system.
+    /// xAccess of the `-wal` name; `None`: ask the file system.
     pub fn wal_exists(&mut self) -> Result<Option<bool>> {
         let has_none = self.has_no_wal || self.is_live();
         Ok(has_none.then_some(false))
@@ -250,37 +243,35 @@ impl Connection {
         self.db.flushes_close.store(said::is_extra(value), Ordering::Relaxed);
     }
 
-    /// `PRAGMA journal_mode=…` was seen. SQLite answers with the new mode before the transaction that changes to WAL
-    /// mode ends, and once more if that fails: so the lock with which it begins is refused where the end would be
-    /// (rule BusyToHandler).
+    /// `PRAGMA journal_mode=…` was seen. SQLite reports the new mode before the transaction ends,
+    /// and again if that fails: the first lock is refused where the end would be (rule
+    /// BusyToHandler).
     pub fn note_journal_mode(&mut self, value: &str) {
         self.said.wal = value.eq_ignore_ascii_case("wal");
     }
 
-    /// `PRAGMA page_count` or `freelist_count` was seen: what it reads of page 1 must be durable, too.
+    /// `PRAGMA page_count` or `freelist_count` was seen: the sizes must be durable, too.
     pub fn note_size_asked(&mut self) {
         self.habit.may_write = 0;
         let settled = self.settle();
-        // An error poisoned the database: the next call says so.
+        // The next call reports an error.
         let _ = self.noted(settled);
     }
 
-    /// Whether a file is the database, or one of its scheme that has its name at times.
+    /// Whether a file is the database, or one of its scheme.
     pub fn has_file(&self, id: FileId) -> bool {
         self.db.is_home(id)
     }
 
-    /// The snapshot it reads, if it reads one.
     pub(crate) fn snapshot(&self) -> Option<&Arc<crate::sqlite_format::home::State>> {
         self.role.snapshot()
     }
 
-    /// The database, for pragmas.
     pub(crate) fn database(&self) -> &Arc<Database> {
         &self.db
     }
 
-    /// What the next transaction will be, as far as the file says now. Nothing is locked afterwards.
+    /// How the next transaction will be served. Leaves no lock.
     pub fn look_ahead(&mut self) -> Result<Mode> {
         if self.level > LockLevel::None {
             return Ok(self.mode());
@@ -293,7 +284,7 @@ impl Connection {
         locked.and(unlocked).map(|()| mode)
     }
 
-    /// Gives back a lock of which SQLite knows nothing: its cache is of the state it was of.
+    /// SQLite does not know of this lock: its cache stays as it was.
     fn unlock_unseen(&mut self) -> Result<()> {
         let cache = std::mem::take(&mut self.cache);
         let unlocked = self.unlock(LockLevel::None);
@@ -301,8 +292,7 @@ impl Connection {
         unlocked
     }
 
-    /// Runs a checkpoint now, waiting for the writer's place as a writer does. A database that this process does not use yet
-    /// may have to be recovered first.
+    /// Runs a checkpoint, with the writer's place, perhaps after a recovery.
     pub fn checkpoint(&mut self) -> Result<()> {
         let done = self.checkpoint_now();
         self.noted(done)
@@ -342,21 +332,19 @@ impl Connection {
         done
     }
 
-    /// Whether this is the only connection and in no transaction: then options may change.
     pub(crate) fn is_sole_and_idle(&self) -> bool {
         self.level == LockLevel::None && self.db.inner.lock().connections == 1
     }
 
-    /// Closes a connection of which a panic left the state unknown: the database is poisoned, and the
-    /// next process to open it recovers.
+    /// Closes after a panic: the database is poisoned, and the next process recovers.
     pub fn abandon(mut self, why: &str) {
         self.db.poison(Error::Misuse(why.to_owned()));
         self.role.give_up();
-        // Poisoned, it only gives locks back; a failure changes nothing any more.
+        // Poisoned, it only gives locks back.
         let _ = self.close_once();
     }
 
-    /// The options in force, with what is this connection's own among them ([`Options::OWN`]).
+    /// Adds this connection's own ([`Options::OWN`]).
     pub(crate) fn own_options(&self) -> Options {
         Options {
             busy_ms: self.busy_ms,
@@ -366,22 +354,21 @@ impl Connection {
         }
     }
 
-    /// Takes over what is each connection's own.
     pub(crate) fn set_own_options(&mut self, options: &Options) {
         (self.busy_ms, self.requires, self.ships) = (options.busy_ms, options.require, options.shipper);
     }
 
-    /// Whether it fails rather than work on the file past the engine.
+    /// Whether it fails rather than bypass the engine.
     pub fn requires(&self) -> bool {
         self.requires
     }
 
-    /// Whether a request for WAL mode leaves the engine in effect.
+    /// Whether a request for WAL mode keeps the engine.
     pub fn absorbs_wal(&self) -> bool {
         self.db.inner.lock().options.wal == Wal::Absorb
     }
 
-    /// Why a file in WAL mode is left in it.
+    /// Why a file stays in WAL mode.
     pub fn why_stock(&self) -> String {
         let inner = self.db.inner.lock();
         let why = match (&inner.stays_wal, inner.options.wal) {
@@ -392,12 +379,12 @@ impl Connection {
         format!("the database is in WAL mode, which is SQLite's own: {why}")
     }
 
-    /// Whether SQLite keeps its locks between transactions, as far as it was said.
+    /// Whether SQLite said that it keeps its locks.
     pub fn keeps_locks(&self) -> bool {
         self.said.exclusive
     }
 
-    /// xClose. The last connection makes home a plain file again.
+    /// xClose. The last connection leaves a plain file.
     pub fn close(mut self) -> Result<()> {
         self.close_once()
     }
@@ -407,11 +394,11 @@ impl Connection {
             return Ok(());
         }
         if self.check_process().is_err() {
-            // The parent's: neither its locks nor its log are ours to touch.
+            // Locks and log are the parent's.
             return Ok(());
         }
         let unlocked = self.unlock(LockLevel::None);
-        // It may have had the place while SQLite slept, and not have come for it.
+        // It may have got the place while SQLite slept.
         self.db.queue.release(self.id);
         let mut databases = self.engine.databases.lock();
         let last = {
@@ -432,7 +419,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Whatever fails here is found by recovery.
+        // Recovery finds any failure.
         let _ = self.close_once();
     }
 }

@@ -17,21 +17,21 @@ use crate::pages::table::{Image, part};
 use crate::pages::txn::{Txn, TxnStage};
 use crate::sqlite_format::home::{self, FileKind, HomeMark};
 
-/// Bytes of page 1 that SQLite looks at to learn whether its cache still holds: change counter and sizes. An
-/// application gets to see the sizes by pragmas alone ([`Connection::note_size_asked`]).
+/// The bytes by which SQLite checks its cache. Applications see the sizes only by pragmas
+/// ([`Connection::note_size_asked`]).
 const SIZES: std::ops::Range<usize> = at::CHANGE_COUNTER..at::CHANGE_COUNTER + VERSION_BYTES;
 
-/// What a read may show the application of a state that readers may not see yet.
+/// How much of an invisible state a read may show.
 enum Shows {
     Nothing,
-    /// Something on page 1, which a write transaction reads as well.
+    /// A write transaction reads it as well.
     FirstPage,
-    /// A page that no write transaction begins with.
+    /// No write transaction begins with it.
     MorePages,
 }
 
 impl Connection {
-    /// xRead; returns the bytes read, fewer only at the end of the database.
+    /// xRead; returns the bytes read, fewer only at the end.
     pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = self.read(buf, offset);
         match (&read, self.role.snapshot()) {
@@ -67,7 +67,7 @@ impl Connection {
         let Some(ReadTransaction { state: snapshot, looked, .. }) =
             reader.filter(|r| r.state.kind != FileKind::Foreign)
         else {
-            // Before the first lock SQLite reads the header to learn the page size; aside, all is plain.
+            // SQLite reads the page size before its first lock; aside, all is plain.
             let n = db.home.read_at(buf, offset).context(|| db.what("cannot read"))?;
             if !is_aside && offset == 0 && home::mark(buf.get(..n).unwrap_or_default()).is_some() {
                 home::unmark(buf);
@@ -112,8 +112,7 @@ impl Connection {
         Ok(len)
     }
 
-    /// The pages of SQLite's cache that are not those of the snapshot, but for page 1, which may be among them; `None`: any may
-    /// be.
+    /// Pages of SQLite's cache that differ, page 1 perhaps missing; `None`: any may.
     pub fn changed_pages(&mut self) -> Option<&[u32]> {
         let snapshot = match &self.role {
             Role::Reader(ReadTransaction { state, looked: None, .. }) => state,
@@ -122,15 +121,13 @@ impl Connection {
         self.cache.changed(snapshot, &self.db.table.read())
     }
 
-    /// Whether a read may show a state that readers may not see yet, or more than a write transaction begins with.
     fn may_show_too_much(&self) -> bool {
         let doubtless = self.place == WriterTurn::Tentative { doubtless: true };
         let unsettled = || self.role.pinned().is_some_and(|reader| reader.unsettled);
         (doubtless || unsettled()) && self.role.txn().is_none()
     }
 
-    /// What these bytes of a snapshot that is ahead of the readers may show the application. A write transaction reads
-    /// page 1 before it takes its lock, and the next page after that.
+    /// A write transaction reads page 1 before it takes its lock, and the next page after that.
     fn shows(&self, offset: u64, len: usize) -> Result<Shows> {
         let Some(ReadTransaction { state: snapshot, unsettled, .. }) = self.role.pinned() else {
             return Ok(Shows::Nothing);
@@ -150,14 +147,13 @@ impl Connection {
         if visible.page_bytes != snapshot.page_bytes || visible.page_count == 0 {
             return Ok(Shows::FirstPage);
         }
-        // A transaction that only grew the file changed nothing here but sizes. Should the visible state move on
-        // meanwhile, and its image go, an older one is looked at, and this snapshot is visible, too.
+        // A transaction that only grew the file changed only sizes. If the visible state moves on,
+        // an older image is compared, and this snapshot is visible, too.
         let (now, before) = (self.db.image(snapshot, PageNo::HEADER)?, self.db.image(&visible, PageNo::HEADER)?);
         Ok(if without_sizes(&now) == without_sizes(&before) { Shows::Nothing } else { Shows::FirstPage })
     }
 
-    /// What SQLite reads of a database that has no page yet, before it first locks it: a header of the
-    /// pages that the scheme needs. SQLite makes the database as it says.
+    /// SQLite makes a new database with the pages of this header, as the scheme needs them.
     fn header_to_come(&self, buf: &mut [u8]) -> usize {
         let asked = self.db.scheme().new_pages(&self.db, &self.db.inner.lock().options);
         let Some((page_bytes, reserved)) = asked.filter(|_| buf.len() == at::HEADER_BYTES) else { return 0 };
@@ -167,7 +163,7 @@ impl Connection {
         at::HEADER_BYTES
     }
 
-    /// xWrite of the database file: any offset and length.
+    /// xWrite: any offset and length.
     pub fn write_at(&mut self, data: &[u8], offset: u64) -> Result<()> {
         self.cache.saw(data, offset);
         let written = self.write(data, offset);
@@ -228,7 +224,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A write after a commit without a lock between, or after a prepare that no commit followed yet.
+    /// Begins anew after a commit without an unlock, or a prepare without a commit.
     pub(super) fn begin_again(&mut self) -> Result<()> {
         self.write_after_merge()?;
         self.take_place_again()?;
@@ -238,15 +234,15 @@ impl Connection {
         }
     }
 
-    /// A prepared transaction goes on: with SQLite's rollback, which writes what was there before, or with pages that a
-    /// VFS on top kept back until xSync. Either way what was written so far stays (rule WholeTransaction).
+    /// After a prepare SQLite rolls back by writing old pages, or a VFS on top kept pages back
+    /// until xSync: earlier writes stay (rule WholeTransaction).
     pub(super) fn reopen(&mut self) -> Result<()> {
         self.cancel()?;
         let Some(txn) = self.role.txn_mut().filter(|txn| matches!(txn.stage, TxnStage::Prepared(_))) else {
             return Ok(());
         };
         txn.stage = TxnStage::Open;
-        // The record was too long, and its images streamed out: those in memory count.
+        // Images in memory are newer than streamed ones.
         let streamed = txn.streamed.len();
         for page in txn.pages.keys() {
             txn.streamed.remove(*page);
@@ -260,7 +256,6 @@ impl Connection {
         Ok(())
     }
 
-    /// The transaction goes on as if nothing had been written yet.
     pub(super) fn roll_back(&mut self) -> Result<()> {
         let Some((base, doomed)) = self.role.txn().map(|txn| (txn.base.clone(), txn.doomed)) else { return Ok(()) };
         self.drop_txn()?;
@@ -268,7 +263,7 @@ impl Connection {
         Ok(())
     }
 
-    /// xTruncate of the database file.
+    /// xTruncate.
     pub fn truncate(&mut self, len: u64) -> Result<()> {
         if self.is_aside() {
             let cut = self.cut_home(len);
@@ -277,7 +272,7 @@ impl Connection {
         if let Some(Txn { stage: TxnStage::Prepared(prepared), .. }) = self.role.txn()
             && len == prepared.state.bytes()
         {
-            // Auto-vacuum cuts the file between prepare and commit; the record says so already.
+            // Auto-vacuum cuts after the prepare; the record says so already.
             return Ok(());
         }
         let begun = self.begin_again();
@@ -289,8 +284,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The same aside. SQLite cuts off what its journal has no copy of once that is removed, and a removal may be undone by a power cut
-    /// (rule JournalInOrder).
+    /// SQLite cuts off pages that only its removed journal had, and a power cut may undo the
+    /// removal (rule JournalInOrder).
     fn cut_home(&mut self, len: u64) -> Result<()> {
         let db = self.db.clone();
         if self.role.real_journal().is_none() && keeps(Case::JournalRemovalFlushed) {
@@ -311,13 +306,12 @@ impl Connection {
     }
 }
 
-/// What of page 1 is neither a counter nor a size.
 fn without_sizes(image: &[u8]) -> [Option<&[u8]>; 3] {
     let parts = [0..SIZES.start, SIZES.end..at::VERSION_VALID_FOR, at::HEADER_BYTES..image.len()];
     parts.map(|part| image.get(part))
 }
 
-/// Whether they were in home.
+/// Returns whether the bytes are from home.
 fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut [u8]) -> Result<bool> {
     if let Some(image) = txn.pages.get(&page) {
         to.copy_from_slice(part(image, in_page, to.len())?);
@@ -336,7 +330,7 @@ fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut
     Ok(false)
 }
 
-/// Moves a big transaction's pages out of memory. Page 1 stays: the commit needs it.
+/// Page 1 stays in memory: the commit needs it.
 fn stream_out(live: &mut crate::database::LiveDatabase, txn: &mut Txn) -> Result<()> {
     let mut pages: Vec<PageNo> = memory::list(txn.pages.len())?;
     pages.extend(txn.pages.keys().copied().filter(|p| *p != PageNo::HEADER));

@@ -1,4 +1,4 @@
-//! `PRAGMA onewrite_*`: what is in force, what it has cost, and what went wrong.
+//! `PRAGMA onewrite_*`: settings in force, costs and errors.
 
 use std::fmt::Write;
 
@@ -12,11 +12,10 @@ use crate::shared::words::Ship;
 /// Pragmas besides the options.
 pub const NAMES: [&str; 6] = ["stats", "status", "changes", "checkpoint", "error", "version"];
 
-/// Options that may change while the database is in use.
 const ANY_TIME: [&str; 7] = ["split", "reserve_cells", "updates", "table_size", "stream_size", "sticky", "idle"];
 
 impl Connection {
-    /// `PRAGMA onewrite_NAME` with or without a value; `None` if there is no such pragma.
+    /// `PRAGMA onewrite_NAME` with or without a value; `None` if unknown.
     pub fn pragma(&mut self, name: &str, value: Option<&str>) -> Option<Result<String>> {
         let answer = answer(self, name, value)?;
         Some(match name {
@@ -26,7 +25,6 @@ impl Connection {
     }
 }
 
-/// Answers `PRAGMA onewrite_NAME[=VALUE]`; `None` if there is no such pragma.
 fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> Option<Result<String>> {
     let name = name.to_ascii_lowercase();
     Some(match name.as_str() {
@@ -66,7 +64,7 @@ fn set(connection: &mut Connection, name: &str, value: &str) -> Result<String> {
             )));
         }
         if db.inner.lock().phase == Phase::Live {
-            // The next write goes live again, with the new options.
+            // The next write uses the new options.
             db.detach_for_options()?;
         }
     }
@@ -75,8 +73,8 @@ fn set(connection: &mut Connection, name: &str, value: &str) -> Result<String> {
     Ok(inner.options.get(name).unwrap_or_default())
 }
 
-/// The snapshot of the open transaction by session and TID, the pages that the log has of it, each with the TID that changed it
-/// last, and the TID after which none is missing. Several processes share such a log; else nothing is known.
+/// The transaction's snapshot by session and TID, its pages in the log with the TID of their last
+/// change, and the TID after which none is missing. Empty unless processes can share the log.
 fn changes(connection: &Connection) -> String {
     let db = connection.database();
     let (Some(member), Some(state)) = (db.member(), connection.snapshot()) else { return "unknown".to_owned() };

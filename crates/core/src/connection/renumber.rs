@@ -1,9 +1,9 @@
-//! Pages that a transaction of `concurrent=1` adds while others add some, too: they get the numbers behind the newest end, and what
-//! refers to them is changed (rule MergeIsSerial).
+//! Pages that a transaction of `concurrent=1` adds while others add some: they move behind the
+//! newest end, and the references to them change (rule MergeIsSerial).
 //!
-//! This is done where it is certain what refers to a page: each that is added is a b-tree page, and just one interior page that the
-//! transaction wrote has its number as that of a child (SQLite file format, section 1.6). So the transaction has split pages. What
-//! makes tables, adds overflow pages, or uses the freelist is turned away, as are databases with pointer maps.
+//! All references must be certain: each added page is a b-tree page, and one interior page of the
+//! transaction has it as a child (SQLite file format, section 1.6). So page splits pass; new
+//! tables, overflow pages, uses of the freelist and databases with pointer maps are refused.
 
 use rustc_hash::FxHashMap;
 
@@ -14,11 +14,11 @@ use crate::base::types::PageNo;
 use crate::pages::table::Image;
 use crate::sqlite_format::node::{NodeLayout, Shape};
 
-/// Where an interior page says its last child, behind the beginning of its header.
+/// Offset of the last child in an interior page's header.
 const LAST_CHILD: usize = 8;
 
-/// The pages of a transaction with the `added` ones of them, from `first` on, `by` numbers further. `shape`: of the database with them.
-/// `BusySnapshot` where it is not certain what refers to one.
+/// The pages with the `added` ones, from `first` on, moved `by` numbers. `shape`: of the resulting
+/// database. `BusySnapshot` where references are uncertain.
 pub(super) fn renumbered(
     pages: &FxHashMap<PageNo, Image>,
     shape: Shape,
@@ -53,11 +53,11 @@ pub(super) fn renumbered(
         }
         moved.insert(PageNo(if is_added { page.0 + by } else { page.0 }), image);
     }
-    // One that nothing refers to is the root of something new.
+    // A page without a reference is a new root.
     if refers.contains(&false) { Err(Error::BusySnapshot) } else { Ok(moved) }
 }
 
-/// Where an interior page says its children; nowhere in a leaf.
+/// Offsets of an interior page's child numbers.
 fn children(node: &NodeLayout, image: &[u8]) -> Vec<usize> {
     if !matches!(image.get(node.header_at), Some(2 | 5)) {
         return Vec::new();
@@ -78,7 +78,7 @@ mod tests {
         Shape::new(BYTES as u32, page_count, &[0; 100])
     }
 
-    /// A page with these children, the last of them on the right; none: a leaf.
+    /// A page with these children, the last on the right; none: a leaf.
     fn page(children: &[u32]) -> Image {
         let mut image = vec![0; BYTES];
         let cells = children.len().saturating_sub(1);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn pages_and_what_refers_to_them_move_together() {
-        // 8 is an interior page with the leaves 9, which is new, and 5; 3 leads to both new subtrees.
+        // 8 is an interior page with leaves 9, new, and 5; 3 leads to both new subtrees.
         let before = [
             (3, page(&[4, 8, 10])),
             (8, page(&[9, 5])),

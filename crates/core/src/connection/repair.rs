@@ -9,13 +9,12 @@ use crate::disk::{Disk, OpenMode};
 use crate::recovery::repair::Repair;
 
 impl Repair {
-    /// Locks the database at `path`. To look only, without writing a byte, `mode` is `ReadOnly`: then
-    /// others may read meanwhile. `Busy` if it is in use.
+    /// Locks the database. `ReadOnly` writes no byte and lets others read. `Busy` if in use.
     pub fn open(disk: Arc<dyn Disk>, path: &Path, mode: OpenMode) -> Result<Repair> {
         Repair::open_with(disk, path, mode, schemes::of)
     }
 
-    /// The database at `path`, to look at beside those that use it: nothing is locked, so it changes meanwhile.
+    /// Inspects a database in use: nothing is locked, so it changes meanwhile.
     pub fn beside(disk: Arc<dyn Disk>, path: &Path) -> Result<Repair> {
         Repair::beside_with(disk, path, schemes::of)
     }

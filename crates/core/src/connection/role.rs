@@ -1,4 +1,4 @@
-//! What a connection is between two calls, and what must hold then.
+//! The role of a connection between two calls, and its invariants.
 //!
 //! ```text
 //!                    pin                     begin_write
@@ -16,14 +16,22 @@
 //!  unlock to None: all become Idle.    A step back that fails: Lost, until then.
 //! ```
 //!
-//! | role | SQLite's lock | writer's place | snapshot | others |
-//! |---|---|---|---|---|
-//! | Idle | NONE | none | none | |
-//! | Reader | SHARED; more after stepping aside failed | none, tentative; firm in exclusive mode | pinned | |
-//! | Writer | RESERVED or more | firm, or given with the commit; none while it runs apart | pinned | other processes wait |
-//! | Aside | SHARED or more | firm; as it was if it found a hot journal | that of before, if any | get BUSY |
-//! | Below | SHARED or more | none | pinned until the VFS below has its own lock | use the file as they like |
-//! | Lost | SHARED or more | as before | none: reads are plain, writes are refused | |
+//! ```text
+//!         SQLite's lock     writer's place                snapshot                     others
+//! Idle    NONE              none                          none
+//! Reader  SHARED (1)        none, tentative; firm in      pinned
+//!                           exclusive mode
+//! Writer  RESERVED or more  firm, or given with the       pinned                       others
+//!                           commit; none while apart                                   wait
+//! Aside   SHARED or more    firm; as before if it found   the one before, if any       get BUSY
+//!                           a hot journal
+//! Below   SHARED or more    none                          pinned until the VFS below   use it
+//!                                                         has its own lock
+//! Lost    SHARED or more    as before                     none: reads are plain,
+//!                                                         writes are refused
+//!
+//! (1) more after stepping aside failed
+//! ```
 
 use std::sync::Arc;
 
@@ -34,8 +42,8 @@ use crate::disk::DiskFile;
 use crate::pages::txn::Txn;
 use crate::sqlite_format::home::{FileKind, State};
 
-/// What a connection is. The variants are those of the module's diagram.
-// One for each connection, and a box is not to be had when memory is short.
+/// See the module's diagram.
+// A box could not be allocated when memory is short.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Role {
     Idle,
@@ -46,13 +54,11 @@ pub(super) enum Role {
     Lost,
 }
 
-/// One with a snapshot.
 pub(super) struct ReadTransaction {
-    /// The snapshot, which is pinned.
     pub(super) state: Arc<State>,
-    /// It is newer than what readers may see: nothing of it may reach the application yet.
+    /// It is newer than the visible state: nothing of it may reach the application yet.
     pub(super) unsettled: bool,
-    /// What a transaction has looked at that runs without the writer's place.
+    /// Pages read without the writer's place.
     pub(super) looked: Option<ReadSet>,
 }
 
@@ -62,50 +68,44 @@ impl ReadTransaction {
     }
 }
 
-/// One with a write transaction.
 pub(super) struct WriteTransaction {
     pub(super) reader: ReadTransaction,
     pub(super) txn: Txn,
-    /// It has taken the write lock and done nothing under it yet.
+    /// Nothing happened under its lock yet.
     pub(super) has_just_begun: bool,
 }
 
-/// One that is a plain SQLite for the rest of its transaction.
 pub(super) struct Passthrough {
-    /// Its snapshot of before; none where it found a hot journal.
+    /// There is none where it found a hot journal.
     pub(super) reader: Option<ReadTransaction>,
     pub(super) journal: Option<RealJournal>,
 }
 
-/// A rollback journal on the disk.
 pub(super) struct RealJournal {
     pub(super) file: Arc<dyn DiskFile>,
     /// SQLite made it, and its name is not flushed yet.
     pub(super) is_new: bool,
 }
 
-/// The writer's place, as a connection has it: of this process and, with the turn, among the processes.
+/// The place in this process and, with the turn, among the processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum WriterTurn {
-    /// It has none.
     #[default]
     None,
-    /// Taken before the snapshot, since the transaction probably writes; the turn is leased.
+    /// It was taken before the snapshot, for a probable write; the turn is leased.
     Tentative {
-        /// Nothing was read but what a write begins with.
+        /// It read only pages that a write begins with.
         doubtless: bool,
     },
-    /// To write: the others wait for the transaction to end.
     Firm,
-    /// It went to the next in the queue with the commit; SQLite still has its lock (rule OneWriter).
+    /// The commit passed it on; SQLite still has its lock (rule OneWriter).
     Given {
-        /// The turn did not: it ends with SQLite's lock.
+        /// The turn ends with SQLite's lock.
         in_turn: bool,
     },
 }
 
 impl Role {
-    /// One that has just pinned its snapshot.
     pub(super) fn pinned_now(reader: ReadTransaction) -> Role {
         match reader.state.kind {
             FileKind::Wal => Role::Below(Some(reader)),
@@ -113,7 +113,6 @@ impl Role {
         }
     }
 
-    /// What it has pinned.
     pub(super) fn pinned(&self) -> Option<&ReadTransaction> {
         match self {
             Role::Reader(reader) | Role::Writer(WriteTransaction { reader, .. }) => Some(reader),
@@ -122,7 +121,6 @@ impl Role {
         }
     }
 
-    /// The same, to change.
     pub(super) fn pinned_mut(&mut self) -> Option<&mut ReadTransaction> {
         match self {
             Role::Reader(reader) | Role::Writer(WriteTransaction { reader, .. }) => Some(reader),
@@ -131,12 +129,11 @@ impl Role {
         }
     }
 
-    /// The snapshot it reads; aside it reads the file.
+    /// There is none aside, where it reads the file.
     pub(super) fn snapshot(&self) -> Option<&Arc<State>> {
         self.pinned().filter(|_| !self.is_aside()).map(|reader| &reader.state)
     }
 
-    /// Its write transaction.
     pub(super) fn txn(&self) -> Option<&Txn> {
         match self {
             Role::Writer(writer) => Some(&writer.txn),
@@ -144,12 +141,10 @@ impl Role {
         }
     }
 
-    /// The same, to change.
     pub(super) fn txn_mut(&mut self) -> Option<&mut Txn> {
         self.writer_mut().map(|writer| &mut writer.txn)
     }
 
-    /// A connection with a write transaction.
     pub(super) fn writer_mut(&mut self) -> Option<&mut WriteTransaction> {
         match self {
             Role::Writer(writer) => Some(writer),
@@ -165,12 +160,10 @@ impl Role {
         matches!(self, Role::Below(_))
     }
 
-    /// Whether its transaction cannot commit any more.
     pub(super) fn is_doomed(&self) -> bool {
         self.txn().is_some_and(|txn| txn.doomed)
     }
 
-    /// The real journal, while aside.
     pub(super) fn real_journal(&mut self) -> Option<&mut RealJournal> {
         match self {
             Role::Aside(aside) => aside.journal.as_mut(),
@@ -178,7 +171,6 @@ impl Role {
         }
     }
 
-    /// Reader → Writer, or a Writer with another transaction.
     pub(super) fn write(&mut self, txn: Txn) {
         match self {
             Role::Writer(writer) => (writer.txn, writer.has_just_begun) = (txn, false),
@@ -191,7 +183,7 @@ impl Role {
         }
     }
 
-    /// Writer → Reader: takes the transaction away.
+    /// Writer → Reader.
     pub(super) fn end_txn(&mut self) -> Option<Txn> {
         let Role::Writer(WriteTransaction { reader, .. }) = self else { return None };
         let reader = ReadTransaction { state: reader.state.clone(), looked: reader.looked.take(), ..*reader };
@@ -201,7 +193,6 @@ impl Role {
         }
     }
 
-    /// The plain file is ours, with this journal; the transaction is in it.
     pub(super) fn step_aside(&mut self, file: Arc<dyn DiskFile>) {
         let journal = Some(RealJournal { file, is_new: false });
         *self = Role::Aside(Passthrough { reader: self.take_reader(), journal });
@@ -219,7 +210,7 @@ impl Role {
         *self = Role::Below(self.take_reader());
     }
 
-    /// What it has pinned, of one that becomes something else: it is lost until then.
+    /// It is lost until the caller sets another role.
     pub(super) fn take_reader(&mut self) -> Option<ReadTransaction> {
         match std::mem::replace(self, Role::Lost) {
             Role::Reader(reader) | Role::Writer(WriteTransaction { reader, .. }) => Some(reader),
@@ -241,8 +232,8 @@ impl Role {
 }
 
 impl Connection {
-    /// Panics unless the module's table holds, and the database knows the same of this connection. In debug builds each call
-    /// ends with it; for simulators and tests in others.
+    /// Panics unless the module's table holds. Every call of debug builds ends with it; simulators
+    /// call it in others.
     pub fn assert_state(&self) {
         let inner = self.db.inner.lock();
         let is_poisoned = matches!(inner.phase, Phase::Poisoned(_));
@@ -300,7 +291,7 @@ mod tests {
         conn
     }
 
-    /// Whether the state is found to be wrong; it is put in order afterwards, for the close.
+    /// Whether the check fails. Then puts the state right, for the close.
     fn is_found(
         conn: &mut Connection,
         spoil: impl FnOnce(&mut Connection) -> Box<dyn FnOnce(&mut Connection)>,

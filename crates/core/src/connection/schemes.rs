@@ -1,4 +1,5 @@
-//! Every scheme by its name in the options, and how what each leaves behind is recovered. A new scheme is a file and a row here.
+//! Every scheme by its name in the options, also to recover the files that it left. A new scheme is
+//! a file and a row here.
 
 use std::sync::Arc;
 
@@ -10,7 +11,6 @@ use crate::research::dash::Dash;
 use crate::research::in_page::InPage;
 use crate::research::off::Off;
 
-/// The scheme called `name`, with nothing under way.
 pub fn of(name: SchemeName) -> Arc<dyn Scheme> {
     match name {
         SchemeName::Log => Arc::new(LogScheme),

@@ -1,4 +1,5 @@
-//! Transactions over several files, as `several` says: what the connections of this process do.
+//! Transactions over several files, the part of the connections of this process (`log/several.rs`
+//! has the rest).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,17 +18,19 @@ use crate::log::decision::{Decision, DecisionPart};
 use crate::log::file::{LogFile, log_path};
 use crate::log::several::{Several, databases_of};
 use crate::pages::txn::{PreparedCommit, TxnStage};
+use crate::session::aside;
 
-/// Whether the log of a database takes prepared records and decisions.
+/// Whether a log takes prepared records and decisions.
 pub(super) fn prepares(db: &Database, inner: &DatabaseState) -> bool {
-    // SQLite passes over the error of a store that lacks one of them (rule StoreHasIt).
+    // SQLite ignores the error of a store that lacks one of them (rule StoreHasIt).
     db.facts().all_in_log() && !inner.options.concurrent && inner.options.psow && !inner.ships()
 }
 
 impl Engine {
-    /// xSync of a super-journal, which names the rollback journals `journals`. True: all files that it decides commit by their logs,
-    /// so it need not be on the disk, and is [`removed`](Engine::remove_super_journal) here. All do, or none: SQLite removes the
-    /// super-journal when no rollback journal names it any more, and of logs it knows nothing (rule PreparedThenDecided).
+    /// xSync of a super-journal over `journals`. True: all its files commit by their logs, so it
+    /// stays in memory, and is [`removed`](Engine::remove_super_journal) here. All do, or none:
+    /// SQLite removes a super-journal without rollback journals, and knows no logs (rule
+    /// PreparedThenDecided).
     pub fn sync_super_journal(&self, path: &Path, journals: &[u8]) -> Result<bool> {
         let Some(names) = databases_of(journals) else { return Ok(false) };
         let mut all = Vec::with_capacity(names.len());
@@ -46,7 +49,7 @@ impl Engine {
         }
         let several = Several::new(journals)?;
         for db in &all {
-            // Whichever has the first record decides (rule PreparedThenDecided).
+            // Any file may have the first record and so decide (rule PreparedThenDecided).
             let records = all.iter().map(|other| (other.path.clone(), 0, Tid::HOME, true));
             if self.room_to_decide(db, &several.decision(&db.path, records))?.is_none() {
                 return Ok(false);
@@ -56,13 +59,12 @@ impl Engine {
         Ok(true)
     }
 
-    /// What the super-journal at `path` holds, if it is in memory.
+    /// The super-journal at `path`, if in memory.
     pub fn super_journal(&self, path: &Path) -> Option<Vec<u8>> {
         self.several.lock().get(path).map(|several| several.journals.clone())
     }
 
-    /// xDelete of a super-journal. `commits`: with its directory, as SQLite removes it to commit; else after a rollback. False: it is
-    /// not in memory.
+    /// xDelete of a super-journal, to commit, or after a rollback. False: it is not in memory.
     pub fn remove_super_journal(&self, path: &Path, commits: bool) -> Result<bool> {
         let Some(several) = self.several.lock().remove(path) else { return Ok(false) };
         let all = self.undecided(&several);
@@ -74,20 +76,18 @@ impl Engine {
         self.several.lock().get(path).cloned()
     }
 
-    /// The databases of this process that wait for the decision.
     fn undecided(&self, several: &Arc<Several>) -> Vec<Arc<Database>> {
         let waits =
             |db: &&Arc<Database>| db.undecided.lock().as_ref().is_some_and(|u| Arc::ptr_eq(&u.several, several));
         self.databases.lock().values().filter(waits).cloned().collect()
     }
 
-    /// The transaction is committed: the decision says so. An error poisons: nobody knows what the disk has.
+    /// An error poisons, for the disk's state is unknown.
     fn decide(&self, several: &Several, all: &[Arc<Database>]) -> Result<()> {
         let poison = |e: Error| {
             all.iter().for_each(|db| drop(db.poison(Error::Misuse(e.to_string()))));
             e
         };
-        // A transaction that changed nothing has no record.
         let Some(home) = all.iter().find(|db| several.is_decided_at(&db.path)) else {
             debug_assert!(all.is_empty(), "the first one with a record decides");
             return Ok(());
@@ -116,7 +116,7 @@ impl Engine {
         db.room_to_decide(decision, |path, part, flushed| self.is_settled(path, part, flushed))
     }
 
-    /// Whether nobody asks any more for the decision over a record of the database at `path`.
+    /// Whether no process needs the decision any more.
     fn is_settled(&self, path: &Path, part: &DecisionPart, flushed: bool) -> Result<bool> {
         let db = self.databases.lock().values().find(|db| db.path == path).cloned();
         if let Some(settled) = db.and_then(|db| db.is_followed(part, flushed)) {
@@ -129,31 +129,30 @@ impl Engine {
     }
 }
 
-/// The transaction does not commit, in no file. Each is tried: the more are cancelled, the fewer wait for a recovery.
+/// Goes on after an error: each cancelled one spares a recovery.
 fn cancel(all: &[Arc<Database>]) -> Result<()> {
     let cancelled: Vec<Result<()>> = all.iter().map(|db| db.cancel()).collect();
     cancelled.into_iter().collect()
 }
 
 impl Connection {
-    /// Whether the record of this transaction waits for its decision, or may be there behind a write that failed.
+    /// It may also be there after a failed write.
     pub(super) fn is_undecided(&self) -> bool {
         self.role.txn().is_some_and(|txn| txn.several.is_some()) && self.db.undecided.lock().is_some()
     }
 
-    /// Whether a record of this transaction, in the log of whichever file, waits or may wait for the decision: one that could not be
-    /// cancelled keeps every file from rolling back.
+    /// A file's record that could not be cancelled keeps all from rolling back.
     pub(super) fn waits_with_others(&self) -> bool {
         let several = self.role.txn().and_then(|txn| txn.several.as_ref());
         several.is_some_and(|several| !self.engine.undecided(several).is_empty())
     }
 
-    /// Whether its record was in the log, also if it is cancelled by now.
+    /// Also true of a cancelled record.
     pub(super) fn is_prepared_with_others(&self) -> bool {
         matches!(self.role.txn(), Some(txn) if matches!(&txn.stage, TxnStage::Prepared(PreparedCommit { written: Some(_), .. })))
     }
 
-    /// The transaction does not commit, in no file: SQLite rolls back one after the other.
+    /// Cancels in all files: SQLite rolls back one after the other.
     pub(super) fn cancel(&mut self) -> Result<()> {
         let several = self.role.txn().and_then(|txn| txn.several.clone());
         let Some(several) = several else { return Ok(()) };
@@ -166,7 +165,7 @@ impl Connection {
         cancel(&all)
     }
 
-    /// SQLite gives its lock back and has neither committed nor rolled back.
+    /// SQLite unlocks without a commit or rollback.
     pub(super) fn finish_several(&mut self) -> Result<()> {
         if !self.is_undecided() {
             return Ok(());
@@ -177,11 +176,10 @@ impl Connection {
         self.cancel()
     }
 
-    /// It is decided that the record of this transaction counts.
     pub(super) fn take_decision(&mut self) -> Result<()> {
         let mut undecided = self.db.undecided.lock();
         let Some(several) = undecided.as_ref().map(|undecided| &undecided.several) else { return Ok(()) };
-        // What an error left in doubt is for the recovery: the record keeps what it needs.
+        // A record that an error left in doubt is for recovery, and keeps its streamed images.
         self.db.inner.lock().check()?;
         if !several.is_decided() {
             return Err(Error::Misuse("a commit while the super-journal is there".into()));
@@ -190,14 +188,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Prepares the transaction and writes its record, which waits for the decision.
     pub(super) fn prepare_several(&mut self, several: Arc<Several>) -> Result<()> {
         let db = self.db.clone();
-        // Under OFF SQLite flushes nothing, and without a journal on the file the pragma says so.
+        // Under OFF SQLite flushes nothing; without a journal on the file, only the pragma tells.
         let flush =
             if self.journal.is_empty() { self.said.synchronous != Synchronous::Off } else { self.journal.is_synced() };
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let mut writer = db.writer.lock();
+        db.see_to_removed_log(&mut writer, !txn.streamed.is_empty()).map_err(aside::stale)?;
         let options = db.inner.lock().options.clone();
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         txn.several = Some(several);

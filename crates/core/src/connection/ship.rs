@@ -1,4 +1,4 @@
-//! What the process does that ships a database whose commits wait for the store.
+//! The process that ships a database whose commits wait for the store.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::shared::tail::Reach;
 use crate::shared::words::Ship;
 
 impl Connection {
-    /// Whether a file beside the database says that commits wait for a store.
+    /// Whether commits wait for a store, by the file beside the database.
     pub fn is_signed(&self) -> Result<bool> {
         self.db.is_signed()
     }
 
-    /// Removes that file: commits wait no more from the next session on.
+    /// Removes that file: commits of the next session do not wait.
     pub fn unsign(&self) -> Result<()> {
         let sign = beside::path(&self.db.path, SYNC_SUFFIX);
         let what = || format!("cannot remove {}", sign.display());
@@ -31,8 +31,8 @@ impl Connection {
         }
     }
 
-    /// From here on commits wait for the store, `patience` long, also those of sessions to come: [`Connection::shipped`] says that
-    /// it has them. Needs a connection with `shipper=1`, without a lock. `Busy`: try again.
+    /// From here on commits wait for [`Connection::shipped`], up to `patience`, also in later
+    /// sessions. Needs `shipper=1` and no lock. `Busy`: try again.
     pub fn begin_shipping(&mut self, patience: Duration) -> Result<()> {
         let sign = beside::path(&self.db.path, SYNC_SUFFIX);
         let what = || format!("cannot make {}", sign.display());
@@ -41,7 +41,7 @@ impl Connection {
         self.db.disk.sync_dir_of(&sign).context(what)?;
         self.lock(LockLevel::Shared)?;
         let begun = self.begin_to_wait(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
-        // Nobody is shown what it may have pinned, and nobody else ships it.
+        // No application sees its snapshot.
         if let Some(reader) = self.role.pinned_mut() {
             reader.unsettled = false;
         }
@@ -52,7 +52,7 @@ impl Connection {
 
     fn begin_to_wait(&mut self, patience_ms: u64) -> Result<()> {
         if let Some(member) = self.db.member().filter(|member| member.words.ship() != Ship::Off) {
-            // Not with the writer's place: whoever has it may wait for the store.
+            // Not with the writer's place, whose holder may wait for the store.
             member.words.begin_shipping(patience_ms);
             self.list_changes();
             return Ok(());
@@ -61,14 +61,14 @@ impl Connection {
         let db = self.db.clone();
         let mut writer = db.writer.lock();
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a session without a log".into())) };
-        // Whoever was told of a commit before, knows that it did not wait.
+        // Commits acknowledged before are known not to have waited.
         db.flush_published(live)?;
         self.shipping()?.words.begin_shipping(patience_ms);
         self.list_changes();
         Ok(())
     }
 
-    /// `PRAGMA onewrite_changes` knows all of them from here on: this process commits nothing itself.
+    /// This process commits nothing, so `PRAGMA onewrite_changes` knows all changes from here on.
     fn list_changes(&self) {
         let inner = self.db.inner.lock();
         self.db.table.write().lists_since(inner.published.tid);
@@ -83,7 +83,7 @@ impl Connection {
         })
     }
 
-    /// How many transactions there are to send; waits for `count` of them, `nap` long at most.
+    /// The number of transactions to send, after a wait for `count`, or for `nap`.
     pub fn wait_to_ship(&self, count: u64, nap: Duration) -> Result<u64> {
         let member = self.shipping()?;
         let words = &member.words;
@@ -91,7 +91,7 @@ impl Connection {
         loop {
             let rung = words.ship_bell().load(SeqCst);
             self.db.inner.lock().check()?;
-            // What a session begins with counts as one.
+            // A session's first state counts as one.
             let there = words.to_ship().map_or(0, |tid| tid.0.saturating_sub(words.shipped_to().0).max(1));
             let left = until.saturating_duration_since(Instant::now());
             if there >= count || left.is_zero() {
@@ -101,8 +101,7 @@ impl Connection {
         }
     }
 
-    /// What is written is on the medium afterwards, also what a process has left that died, so that it can be shipped: perhaps nobody
-    /// else comes to see to it. A process that is writing is waited for no longer than `patience`.
+    /// Flushes everything written, also by dead processes. Waits for a writer up to `patience`.
     pub fn flush_to_ship(&mut self, patience: Duration) -> Result<()> {
         let member = self.shipping()?;
         let flushed = self
@@ -112,8 +111,8 @@ impl Connection {
         self.noted(flushed)
     }
 
-    /// Pins the newest state that is on the medium here, to be read and unlocked as with [`Connection::lock`]; its transaction.
-    /// Readers may not see it yet.
+    /// Pins the newest flushed state, to read and unlock as with [`Connection::lock`]; returns its
+    /// TID. It may be invisible yet.
     pub fn lock_to_ship(&mut self) -> Result<u64> {
         self.check_process()?;
         if self.level > LockLevel::None {
@@ -139,12 +138,12 @@ impl Connection {
             let tid = state.tid;
             db.unpin(&mut inner, &state)?;
             drop(inner);
-            // This process has followed further than that, to write.
+            // It has followed further than that, to write.
             db.wait_flushed_here(&member, tid)?;
         }
     }
 
-    /// Rule StoreHasIt: the store has everything up to `tid`, and still belongs to this database: who waits goes on, and readers see it.
+    /// Rule StoreHasIt: the store, still this database's, has all up to `tid`: it becomes visible.
     pub fn shipped(&self, tid: u64) -> Result<()> {
         let member = self.shipping()?;
         // A flush that failed meanwhile may have made this process blind.
@@ -153,19 +152,19 @@ impl Connection {
         Ok(())
     }
 
-    /// The store takes nothing now: transactions that begin do not build on what it lacks.
+    /// New transactions do not build on states that the slow store lacks.
     pub fn store_is_late(&self) -> Result<()> {
         self.shipping()?.words.note_late();
         Ok(())
     }
 
-    /// The store belongs to another database: what waits fails, and nothing more is committed.
+    /// The store has another owner: commits fail.
     pub fn fence(&self) -> Result<()> {
         self.shipping()?.words.fence();
         Ok(())
     }
 
-    /// Whether everything written here is in the store.
+    /// Whether the store has everything written here.
     pub fn is_all_shipped(&self) -> Result<bool> {
         let member = self.shipping()?;
         Ok(member.words.ship() == Ship::On && member.words.shipped_to() >= member.words.written())

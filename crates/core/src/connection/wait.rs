@@ -1,11 +1,11 @@
 //! Waiting for the writer's place while SQLite's busy handler sleeps.
 //!
-//! How long a connection is willing to wait only its busy handler knows. So a lock that somebody keeps is answered with
-//! BUSY at once; SQLite asks the handler, and tries again (rule BusyToHandler). The handler of `sqlite3_busy_timeout`
-//! sleeps by `xSleep` of the connection's VFS, on the same thread, and counts what it asked for: there the thread waits
-//! in the queue with the ticket of its last try, and wakes up as soon as it has the place, which is its own tentatively
-//! until it tries again.
-//! Another handler, which sleeps for itself, keeps its turn in the queue by the ticket alone.
+//! Only the busy handler knows how long a connection may wait, so a kept lock is answered with BUSY
+//! at once, and SQLite tries again after asking it (rule BusyToHandler). The handler of
+//! `sqlite3_busy_timeout` sleeps by `xSleep` of the VFS on the same thread, and counts the time it
+//! asked for. There the thread waits in the queue with the ticket of its last try, and wakes up as
+//! soon as it has the place, tentatively until its next try. Another handler, which sleeps by
+//! itself, keeps its turn by the ticket alone.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -14,39 +14,34 @@ use std::time::{Duration, Instant};
 use crate::database::Database;
 use crate::database::queue::{ConnectionId, Patience, Ticket, TurnClaim};
 
-/// A try that comes so long after the last one is the first of a new row of them. The handler of
-/// `sqlite3_busy_timeout` sleeps 100 ms at most.
+/// A later try begins a new row. `sqlite3_busy_timeout` sleeps 100 ms at most.
 const RETRY: Duration = Duration::from_millis(250);
-/// SQLite sleeps so soon after it was told BUSY, or not for that.
+/// A sleep so soon after BUSY is taken to be for it.
 const SLEEPS: Duration = Duration::from_millis(20);
 
-/// What a connection keeps of tries that were in vain.
 #[derive(Default)]
 pub(super) struct Waits {
-    /// Its turn in the queue.
     pub(super) ticket: Option<Ticket>,
-    /// When it was told BUSY last.
     busy_at: Option<Instant>,
 }
 
 impl Waits {
-    /// It was told BUSY.
     pub(super) fn note_busy(&mut self) {
         self.busy_at = Some(Instant::now());
     }
 
-    /// A transaction begins: whoever comes again after so long comes anew.
+    /// A late try gets a new turn.
     pub(super) fn begin(&mut self) {
         self.ticket = self.ticket.filter(|_| self.is_retry());
     }
 
-    /// Whether SQLite's busy handler was probably asked since the last try.
+    /// Whether the busy handler was probably asked.
     pub(super) fn is_retry(&self) -> bool {
         self.busy_at.is_some_and(|at| at.elapsed() < RETRY)
     }
 }
 
-/// The place that the calling thread was last turned away from (rule BusyToHandler).
+/// The place last refused to this thread (rule BusyToHandler).
 struct Expected {
     db: Weak<Database>,
     connection: ConnectionId,
@@ -60,7 +55,7 @@ thread_local! {
     static EXPECTED: RefCell<Option<Expected>> = const { RefCell::new(None) };
 }
 
-/// If SQLite sleeps on this thread next, it sleeps for the writer's place.
+/// SQLite's next sleep on this thread is for the place.
 pub(super) fn expect(db: &Arc<Database>, connection: ConnectionId, grace: Duration, ticket: Option<Ticket>) {
     let expected = Expected {
         db: Arc::downgrade(db),
@@ -73,7 +68,7 @@ pub(super) fn expect(db: &Arc<Database>, connection: ConnectionId, grace: Durati
     EXPECTED.set(Some(expected));
 }
 
-/// xSleep. False if nothing is known that is worth to be awake for: then the caller sleeps.
+/// xSleep. False without a place to wait for: the caller sleeps.
 pub fn nap(time: Duration) -> bool {
     let is_mine = |e: &Expected| e.since.elapsed() < SLEEPS && e.process == std::process::id();
     let Some(expected) = EXPECTED.take().filter(is_mine) else { return false };

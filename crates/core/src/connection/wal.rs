@@ -10,20 +10,20 @@ use crate::disk::locks;
 use crate::session::wal;
 use crate::sqlite_format::home::{self, FileKind, State};
 
-/// How long those are waited for that only look at the file, as this connection does. Who uses it in WAL mode keeps its lock.
+/// Wait for others that look. Users in WAL mode keep their lock for longer.
 const LOOKERS_LEAVE: Duration = Duration::from_millis(20);
-/// How long another process is waited for that takes the file out of WAL mode.
+/// Wait for another process that takes the file out of WAL mode.
 const OTHERS_CHANGE: Duration = Duration::from_millis(50);
 
 impl Connection {
-    /// Whether a file without a mark, of which SHARED is held, is one in WAL mode that is not to stay so.
+    /// Whether an unmarked file has to leave it, under SHARED.
     pub(super) fn leaves_wal_mode(&mut self, state: &State, inner: &DatabaseState) -> Result<bool> {
         if inner.options.wal == Wal::Stock || self.db.read_only || !inner.recovers {
             return Ok(false);
         }
         match state.kind {
             FileKind::Wal => Ok(true),
-            // SQLite takes a WAL that lies beside a file for its own. The rest of the pages may be in it.
+            // Pages may be in it.
             FileKind::Database | FileKind::Foreign if home::has_rollback_journal(&state.header) => {
                 let beside = wal::is_beside(&self.db)?;
                 self.has_no_wal = !beside;
@@ -33,13 +33,13 @@ impl Connection {
         }
     }
 
-    /// Takes the file out of WAL mode if nobody else has it open in that; SHARED is held before and after. False if others have
-    /// changed it meanwhile: it has to be looked at once more.
+    /// Fails if another process has it open in WAL mode; SHARED is held before and after. False if
+    /// others changed it: look again.
     pub(super) fn leave_wal_mode(&mut self, inner: &mut DatabaseState) -> Result<bool> {
         let db = self.db.clone();
         let home = &*db.home;
         if !locks::reserve(home)? {
-            // Another one that is at it, which needs this lock to be given back.
+            // Another process doing the same needs this lock.
             locks::none(home)?;
             let deadline = Instant::now() + OTHERS_CHANGE;
             loop {
@@ -64,7 +64,7 @@ impl Connection {
         };
         let left = wal::leave(&db, &state);
         let left = match left {
-            // Tried again it would not know which names are gone for good.
+            // A retry would not know which names are gone for good.
             Ok(None) => wal::discard(&db).map(|()| None).map_err(|e| inner.poison(e)),
             left => left,
         };
@@ -76,8 +76,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// The file as it is when nobody else has it: until then, those that have it open in WAL mode bring pages home, the header among them.
-    /// `None` if it is not to leave that mode as it is, or not before something else is done.
+    /// Users in WAL mode bring pages home, the header too, until this process is alone. `None` if
+    /// the file is not to leave that mode, or not yet.
     fn look_alone(&mut self, inner: &DatabaseState) -> Result<Option<State>> {
         let (state, mark) = self.db.read_state()?;
         let leaves = mark.is_none() && self.leaves_wal_mode(&state, inner)? && !self.db.has_hot_journal()?;

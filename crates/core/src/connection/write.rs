@@ -20,7 +20,7 @@ use crate::session::aside;
 use crate::sqlite_format::home::{self, State};
 
 impl Connection {
-    /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: what decides a transaction that spans several files.
+    /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: the one over several files.
     pub fn prepare(&mut self, super_journal: Option<&Path>) -> Result<()> {
         self.db.queue.set_inside(self.id, true);
         let prepared = self.prepare_txn(super_journal);
@@ -36,7 +36,7 @@ impl Connection {
             return Ok(());
         }
         if txn.doomed {
-            // SQLite has played its journal back, and may go on without giving its lock back (rule
+            // SQLite has played its journal back, and may go on under its lock (rule
             // MergeIsSerial).
             db.inner.lock().check()?;
             if needs_plain_file(txn) {
@@ -46,7 +46,7 @@ impl Connection {
             self.roll_back()?;
             return self.look_for_log();
         }
-        // A second one without a commit between: SQLite has played its journal back.
+        // SQLite has played its journal back.
         self.reopen()?;
         self.check_process()?;
         self.line_up(super_journal.is_some())?;
@@ -54,7 +54,7 @@ impl Connection {
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         txn.several = None;
         if super_journal.is_some() && txn.is_untouched() {
-            // SQLite has written every page by now. It passes over errors behind this point: it is lost then (I7).
+            // SQLite ignores later errors, so a late page would be lost (I7).
             return Err(late("a transaction over several files whose pages come later"));
         }
         options_on_newest(&db, txn)?;
@@ -62,7 +62,6 @@ impl Connection {
         let plain = needs_plain_file(txn);
         if let Some(several) = super_journal.and_then(|path| self.engine.several(path)) {
             if plain {
-                // The others have prepared their records.
                 self.doom();
                 return Err(Error::NotAlone(
                     "several files cannot be committed together with a change of page size".into(),
@@ -73,7 +72,6 @@ impl Connection {
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let mut writer = db.writer.lock();
         if (looks || self.said.exclusive) && txn.streamed.is_empty() {
-            // It began without the place, or under a lock that it keeps.
             db.see_to_files(&mut writer).map_err(aside::stale)?;
         }
         db.see_to_removed_log(&mut writer, !txn.streamed.is_empty()).map_err(aside::stale)?;
@@ -99,15 +97,14 @@ impl Connection {
         commit::prepare(&mut Commit { db: &db, live, txn, options: &options })
     }
 
-    /// What was written behind FCNTL_SYNC, as a VFS does that keeps writes back until xSync, is part of the transaction
-    /// (rule WholeTransaction). Its journal is gone by now: an error is final.
+    /// Writes of a VFS that keeps them back until xSync are part of the transaction (rule
+    /// WholeTransaction). The journal is gone: an error is final.
     fn prepare_late(&mut self) -> Result<()> {
         let db = self.db.clone();
         self.check_process()?;
         self.line_up(false)?;
         self.take_place_again()?;
         let Some(txn) = self.role.txn_mut() else { return Err(no_transaction()) };
-        // It is decided.
         txn.several = None;
         let mut writer = db.writer.lock();
         let options = options_on_newest(&db, txn)?;
@@ -118,7 +115,7 @@ impl Connection {
         commit::prepare(&mut Commit { db: &db, live, txn, options: &options })
     }
 
-    /// xSync of the database file: tells that `synchronous` is not OFF.
+    /// xSync: `synchronous` is not OFF.
     pub fn sync(&mut self) -> Result<()> {
         if self.is_aside() {
             let synced = self.db.sync_home();
@@ -128,33 +125,33 @@ impl Connection {
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         txn.synced = true;
         if txn.several.is_some() && matches!(txn.stage, TxnStage::Open) {
-            // Its record, which lacks them, is cancelled, and those of the other files.
+            // The record lacks these pages.
             return self.noted(Err(late("a transaction over several files has prepared its record without them")));
         }
         Ok(())
     }
 
-    /// SQLITE_FCNTL_COMMIT_PHASETWO: commit. When it returns under `synchronous=FULL`, the transaction
-    /// survives any crash (invariant I1).
+    /// SQLITE_FCNTL_COMMIT_PHASETWO: commit. Under `synchronous=FULL`, it then survives any crash
+    /// (invariant I1).
     pub fn commit(&mut self) -> Result<()> {
         self.db.queue.set_inside(self.id, true);
         let committed = self.commit_txn();
-        // The medium is free by now: while it writes those pages, the application prepares its next transaction.
+        // The medium is free, and writes those pages while the application goes on.
         self.db.begin_write_back();
         self.db.queue.set_inside(self.id, false);
         self.noted(committed)
     }
-    /// Whether there is a transaction to commit; prepares it where SQLite wrote after it was prepared.
+    /// Whether there is a transaction to commit; prepares it where SQLite wrote after it was
+    /// prepared.
     fn is_ready_to_commit(&mut self) -> Result<bool> {
         self.check_commit()?;
         if self.is_aside() {
             return Ok(false); // Its journal is gone: it is committed as SQLite's own.
         }
-        // Without a transaction nothing was written: each write would have been refused.
         if self.is_undecided() {
             self.take_decision()?;
         } else if self.is_prepared_with_others() {
-            // It was taken for rolled back, and is committed all the same.
+            // It was taken for rolled back, and commits all the same.
             self.reopen()?;
         }
         let Some(txn) = self.role.txn() else { return Ok(false) };
@@ -163,7 +160,7 @@ impl Connection {
                 return Ok(false);
             }
             if let Err(e) = self.prepare_late() {
-                // SQLite can neither try this again nor play a journal back that is gone.
+                // The journal is gone: neither retry nor rollback.
                 self.roll_back()?;
                 return Err(match e {
                     Error::Busy(_) | Error::BusySnapshot | Error::NotAlone(_) => late(&e.to_string()),
@@ -195,8 +192,7 @@ impl Connection {
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         let Some(WriteTransaction { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
         let pin_again = |inner: &mut DatabaseState, own: &Arc<State>| drop(db.pin_state(inner, own.clone()));
-        // The writer's own snapshot ends here: kept pinned, every image that the commit
-        // replaces, or that its checkpoint overwrites, would be kept for it.
+        // Else the own snapshot would keep every image that the commit or its checkpoint replaces.
         if !is_merged {
             db.unpin(&mut inner, &reader.state).inspect_err(|_| pin_again(&mut inner, &reader.state))?;
         }
@@ -213,7 +209,7 @@ impl Connection {
             };
         match &mut reader.looked {
             Some(looked) if is_merged => {
-                // SQLite's cache is of the old snapshot and of its own pages; so is what it reads until it unlocks.
+                // Until it unlocks, SQLite reads the old snapshot and its own pages.
                 db.unpin(&mut db.inner.lock(), &published.state)?;
                 looked.commit();
             }
@@ -224,7 +220,7 @@ impl Connection {
         commit::send_home(&db, live)?;
         drop(writer);
         if goes_on {
-            // The next writer builds on this transaction while this one waits for its flush, perhaps the same one.
+            // The next writer builds on this transaction during its flush, and may share it.
             self.place = WriterTurn::Given { in_turn: true };
             let released = db.queue.release_for(self.id, self.habit.comes_again());
             self.habit.gave_place(released.waited_for);
@@ -243,7 +239,6 @@ fn late(why: &str) -> Error {
     Error::WrittenLate(why.to_owned())
 }
 
-/// What `require=1` says to what would step aside.
 pub(super) fn stays_here(what: &str) -> Error {
     Error::Required(format!(
         "{what} needs SQLite's own journal (attached files that are not all onewrite's, another page size, or WAL mode \
@@ -251,7 +246,6 @@ pub(super) fn stays_here(what: &str) -> Error {
     ))
 }
 
-/// The options in force, if `txn` is on the newest state.
 fn options_on_newest(db: &Database, txn: &Txn) -> Result<Arc<Options>> {
     let inner = db.inner.lock();
     inner.check()?;
@@ -265,7 +259,7 @@ fn no_transaction() -> Error {
     Error::Misuse("a commit without a transaction".into())
 }
 
-/// What only the plain file can take: another page size or reserve, or WAL mode.
+/// Whether it changes page size, reserve, or to WAL mode.
 pub(super) fn needs_plain_file(txn: &Txn) -> bool {
     let Some(new) = txn.pages.get(&PageNo::HEADER) else { return false };
     let resized = home::page_bytes(new) != Some(txn.page_bytes);

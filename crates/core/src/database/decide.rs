@@ -1,5 +1,5 @@
-//! The decision of a transaction over several files (`log/several.rs`), seen from one database: looked for by those that find its prepared
-//! record, kept, cancelled, and placed.
+//! The decision of a transaction over several files (`log/several.rs`): looked for by the finder of
+//! its prepared record, kept, cancelled, placed.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use crate::log::several::seen_again;
 use crate::log::slot::Slot;
 
 impl Database {
-    /// Whether the transaction of a prepared record is committed, for whoever finds that one and nobody to finish it (rule
-    /// PreparedThenDecided). `own`: the log that the record is in, and its slot. Nothing is written.
+    /// Decides for the finder of a prepared record whose owner is dead (rule PreparedThenDecided).
+    /// `own`: the log with the record.
     pub fn is_committed(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<bool> {
         if !keeps(Case::UndecidedAsks) {
             return Ok(true);
@@ -24,13 +24,14 @@ impl Database {
         Ok(match self.look_for_decision(decider, own, slot, OpenMode::ReadOnly)? {
             DecisionLookup::Decision(..) => true,
             DecisionLookup::Log => false,
-            // Where the other file was removed with its log, nobody can tell, and nothing else depends on it: the record is kept.
+            // The other file and its log are gone. Nothing depends on the answer, so the record
+            // counts.
             DecisionLookup::Nothing => true,
         })
     }
 
-    /// Before something depends on it: a decision that was found stays, also through a power cut. Its owner may have died before
-    /// the flush (rule PreparedThenDecided).
+    /// A dead owner may not have flushed its decision, on which others now depend (rule
+    /// PreparedThenDecided).
     pub fn keep_decision(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<()> {
         match self.look_for_decision(decider, own, slot, OpenMode::ReadWrite)? {
             DecisionLookup::Decision(log, position, decision) => {
@@ -53,7 +54,6 @@ impl Database {
         let named = log_path(&seen_again(&self.path, &decider.path));
         let mut logs = vec![aside_path(&named, decider.session), named.clone()];
         if !self.disk.exists(&named).context(|| format!("cannot look for the log {}", named.display()))? {
-            // It may have another name since.
             let beside = self.disk.names_beside(&named);
             logs.extend(beside.context(|| format!("cannot look for logs beside {}", named.display()))?);
         }
@@ -73,19 +73,19 @@ impl Database {
         Ok(found)
     }
 
-    /// The prepared record of this process does not count, and never will: it is erased, durable. An error poisons.
+    /// Erases the record, durable. An error poisons.
     pub fn cancel(&self) -> Result<()> {
         let mut undecided = self.undecided.lock();
         let Some(prepared) = &*undecided else { return Ok(()) };
-        // A write that failed may have left it.
+        // A failed write may have left the record.
         self.inner.lock().check()?;
         prepared.log.erase(&prepared.slot, prepared.from, prepared.to).map_err(|e| self.poison(e))?;
         *undecided = None;
         Ok(())
     }
 
-    /// Where `decision` may go in the log of this database, if it fits and there is room: over those that nobody asks for any more
-    /// (rule PreparedThenDecided). `is_settled` says so of one of their files.
+    /// The place is over decisions that no file needs (rule PreparedThenDecided), as `is_settled`
+    /// says of one file.
     pub fn room_to_decide(
         &self,
         decision: &Decision,
@@ -102,8 +102,8 @@ impl Database {
         })
     }
 
-    /// Whether the record `part` of a transaction that is committed is followed by another one in the log of this database, durable
-    /// if it is to be `flushed`: nobody asks for its decision any more. `None`: this process cannot say.
+    /// Whether a record follows `part`, durable if `flushed`: then no process asks for its
+    /// decision. `None`: unknown here.
     pub fn is_followed(&self, part: &DecisionPart, flushed: bool) -> Option<bool> {
         let inner = self.inner.lock();
         let member = inner.member.as_ref()?;
@@ -116,13 +116,10 @@ impl Database {
     }
 }
 
-/// What is known of a decision.
 enum DecisionLookup {
-    /// It is there: in this log, at this position.
+    /// The log and the position.
     Decision(LogFile, u64, Decision),
-    /// It is not in the log where it would be.
     Log,
-    /// That log is not there.
     Nothing,
 }
 
@@ -135,12 +132,11 @@ fn decision_in(log: LogFile, slot: &Slot, token: u64) -> Result<Option<DecisionL
     Ok(None)
 }
 
-/// The same as [`Database::is_followed`] for the log at `path`, of a database that this process does not use.
+/// The same for a database that this process does not use.
 pub fn is_over(log: &LogFile, part: &DecisionPart) -> Result<bool> {
     let Some(slot) = log.slots()?.into_iter().next() else { return Ok(false) };
     let over = !slot.live || slot.session != part.session || slot.base_tid >= part.tid;
     if over {
-        // It may be known in the page cache alone.
         log.flush()?;
     }
     Ok(over)

@@ -1,8 +1,9 @@
-//! Following the log: records that other processes appended become versions in the page table of this one.
+//! Following the log: records of other processes become versions in the page table of this one.
 //!
-//! Nothing keeps home from being overwritten while its pages are the base of a delta here. That heals itself: a byte
-//! that a checkpoint to T changed is in some record up to T, so once those are applied every byte is right; and no
-//! snapshot is pinned before its TID is known not to be below [`ProcessWords::home_floor`](crate::shared::words::ProcessWords::home_floor).
+//! Home may be overwritten while its pages are the base of a delta here. Every byte that a
+//! checkpoint to T changed is in some record up to T, so applying those makes it right; and no
+//! snapshot is pinned before its TID is known to be at or above
+//! [`ProcessWords::home_floor`](crate::shared::words::ProcessWords::home_floor).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -22,18 +23,18 @@ use crate::shared::member::Member;
 use crate::shared::tail::{Reach, Tail};
 use crate::sqlite_format::home::{self, State};
 
-/// So many records fit the first window, usually; more are read with windows of the second size, in bytes.
+/// Up to so many records usually fit the first window, in bytes; else the second is used.
 const FEW_RECORDS: u64 = 8;
 const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
 
-/// Brings the newest state of this process up to what others wrote, and that of its readers up to what is visible.
+/// Follows the log; readers see what is visible.
 pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach: Reach) -> Result<()> {
     let words = &member.words;
     let mut tail = member.tail.lock();
     let mut buf = Vec::new();
     // Each round but the last sees another generation.
     for _ in 0..1000 {
-        // In this order: a checkpoint of what is visible by now may be seen a round later, never one of less.
+        // Read first: a checkpoint of all that is visible by now may come a round later.
         let goal = match reach {
             Reach::Visible => words.visible(),
             Reach::Written => words.written(),
@@ -55,24 +56,23 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach
             }
             member.generation.store(generation, Ordering::Relaxed);
         }
-        // What another round has read may have been given up since.
+        // The ring may have reused it.
         let mut window = Window::default();
-        // Nothing follows what streamed before it is home, and a newer slot says so.
+        // No record follows streamed images before they are home, and a newer slot says that they
+        // are.
         while inner.published.tid < goal && !db.table.read().has_layer() {
             if !window.reaches(&tail.slot, &tail.cursor) {
-                // All of it is written by now.
                 let few = goal.0 - inner.published.tid.0 <= FEW_RECORDS;
                 let bytes = if few { WINDOW_BYTES.0 } else { WINDOW_BYTES.1 };
                 member.log.look(&mut window, &tail.slot, &tail.cursor, bytes)?;
             }
             let next = member.log.next_written(&tail.slot, &tail.cursor, &window, &mut buf, |end, record| {
-                // Of what is visible, readers see none but the newest from here on.
                 let visible = words.visible().min(record.head.tid).max(inner.latest.tid);
                 let readers = Readers { snapshots: &inner.snapshots, visible };
                 Ok((end, apply(db, member, &tail.slot, record, &inner.published, readers)?))
             });
             let next = match next {
-                // A newer slot has given the record up, and what streamed before it was overwritten while it was read.
+                // A newer slot gave the record up, and its images were overwritten meanwhile.
                 Err(Error::Corrupt(_)) if words.generation() != generation => break,
                 next => next?,
             };
@@ -104,12 +104,12 @@ fn lost(member: &Member, tid: Tid) -> Error {
     ))
 }
 
-/// A checkpoint elsewhere: home is at least at the state that `slot` tells of. False if its records are gone by now.
+/// Follows another process's checkpoint: home is at or above `slot`. False if the records before it
+/// are gone.
 fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner: &mut DatabaseState) -> Result<bool> {
     let home_tid = slot.base_tid;
     let newest = inner.published.tid;
     if tail.slot.sequence == 0 || newest < home_tid {
-        // The records up to there are gone.
         let mut state = State { change_counter: slot.change_counter, ..State::empty(home_tid) };
         if slot.page_count > 0 {
             let mut first = [0; at::HEADER_BYTES];
@@ -136,7 +136,7 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
     if newest > home_tid {
         tail.cursor.first = tail.cursor.first.max(slot.start);
         if member.observes {
-            // Sweeps go on beside it, and no whole checkpoint ends what it keeps. Nobody asks it what has changed.
+            // Sweeps elsewhere go on, and no whole checkpoint drops these versions.
             db.table.write().swept_elsewhere(home_tid, inner.readers());
         }
     }
@@ -144,8 +144,8 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
     Ok(true)
 }
 
-/// Where the record of `tid` ends in a ring that has grown (rule SlotBeforeReuse); `None` if it is gone. It was found by
-/// what it chains to, at the place where both rings begin, before the slot was known.
+/// Finds where `tid` ends in a ring that has grown (rule SlotBeforeReuse); `None` if it is gone.
+/// Both rings begin at one place, so records were found before the slot was known.
 fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<LogCursor>> {
     let mut cursor = LogCursor::at(slot);
     let mut buf = Vec::new();
@@ -157,7 +157,7 @@ fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<LogCur
     Ok(Some(cursor))
 }
 
-/// Applies a record to the page table and to `state`; readers do not see it yet.
+/// Readers do not see the record yet.
 pub fn apply(
     db: &Database,
     member: &Member,
@@ -172,13 +172,12 @@ pub fn apply(
     let source = apply::RecordSource { path: &db.path, log: &member.log, slot, home: &home };
     let next = apply::apply(&source, &mut table, state, record, readers)?;
     if next.tid != state.tid.next() || next.page_count < state.page_count {
-        // One without a record, or pages that may be there again without one.
+        // One transaction has no record, or pages may come back without one.
         table.lists_since(next.tid);
     }
     Ok(next)
 }
 
-/// Reads the image of `page` that the snapshot `tid` finds at home, or what `image` takes of it.
 fn read_home(db: &Database, member: &Member, tid: Tid, page: PageNo, page_bytes: u32, image: &mut [u8]) -> Result<()> {
     let part = PagePart { page, page_bytes, at: 0 };
     loop {

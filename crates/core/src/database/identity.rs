@@ -1,4 +1,5 @@
-//! Whether home and log are still those of the session, and this process attached to the log that the others use.
+//! Whether home and log are those of the session, and whether this process uses the log of the
+//! others.
 
 use std::sync::Arc;
 
@@ -12,13 +13,12 @@ use crate::shared::member::Member;
 use crate::sqlite_format::home::HomeMark;
 
 impl Database {
-    /// Fails where home does not carry the mark of the session: another file was copied over it (rule HomeFitsLog). Such an error
-    /// poisons every process.
+    /// Another file copied over home poisons every process (rule HomeFitsLog).
     pub fn check_mark(&self, live: &LiveDatabase) -> Result<()> {
         if self.has_mark(live)? { Ok(()) } else { Err(self.overwritten(live, &mut self.inner.lock())) }
     }
 
-    /// Whether home has the mark of the session, and is not behind the log (rule HomeFitsLog).
+    /// Whether home has it, and is not behind the log (rule HomeFitsLog).
     pub fn has_mark(&self, live: &LiveDatabase) -> Result<bool> {
         let fits = |mark: HomeMark| {
             mark.session == live.home.mark.session && (mark.tid == Tid(0) || mark.whole >= live.log.slot().base_tid)
@@ -31,26 +31,24 @@ impl Database {
             member.words.poison_overwritten();
         }
         inner.poison(Error::Moved(format!(
-            "the file of {} was overwritten while it is in use: it does not carry the mark of this session ({:016x}) any more, or an \
+"the file of {} was overwritten while it is in use: it does not carry the mark of this session ({:016x}) any more, or an \
              older one. Nothing is written to it any more. The transactions since the last checkpoint are in the log {}",
-            self.path.display(),
-            live.home.mark.session,
-            live.log.file().path.display()
-        )))
+self.path.display(),
+live.home.mark.session,
+live.log.file().path.display()
+)))
     }
 
-    /// Whether this home is the file that `log` was used for last.
     pub fn is_noted_in(&self, log: &LogFile) -> Result<bool> {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
         Ok(log.noted_home()? == Some(home.ino))
     }
 
-    /// Fails where the log of `member` was lost, and the database has another one.
     pub fn check_replaced(&self, member: &Arc<Member>) -> Result<()> {
         if member.words.is_replaced() { Err(replaced()) } else { Ok(()) }
     }
 
-    /// Whether another process is still attached to a lost log: it has locks on home, too.
+    /// Whether another process with locks on home uses a lost log.
     pub fn has_stragglers(&self) -> Result<bool> {
         let mut lost = self.lost_logs.lock();
         let mut attached = Vec::new();
@@ -65,7 +63,6 @@ impl Database {
     }
 }
 
-/// Why a process cannot go on whose log was lost.
 pub fn replaced() -> Error {
     Error::Busy(
         "the log was lost, and another process has made a new one: this one goes over to it with its next transaction"

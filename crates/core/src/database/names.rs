@@ -1,4 +1,5 @@
-//! The name of a database, and what lies beside it under names made of that: a rollback journal, the log.
+//! The name of a database, and the files beside it whose names derive from it: rollback journal and
+//! log.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -10,23 +11,18 @@ use crate::disk::{DiskFile, OpenMode};
 use crate::log::file::{LogFile, path_of_session};
 use crate::sqlite_format::journal::super_journal;
 
-/// The rollback journal of stock SQLite beside a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RollbackJournal {
-    /// There is none.
     Absent,
-    /// It was cut, or zeroed: it is of a transaction that has ended.
     Cold,
-    /// It waits to be rolled back, of a process that crashed.
     Hot,
 }
 
 impl Database {
-    /// The rollback journal of the database.
     pub fn rollback_journal(&self) -> Result<RollbackJournal> {
         let what = || self.what("cannot look for the rollback journal of");
         let path = self.journal_path();
-        // One beside another file that has the name is that file's.
+        // Else it is the file's that has the name.
         if !self.disk.exists(path).context(what)? || !self.has_name()? {
             return Ok(RollbackJournal::Absent);
         }
@@ -42,19 +38,17 @@ impl Database {
         Ok(if is_hot { RollbackJournal::Hot } else { RollbackJournal::Cold })
     }
 
-    /// Whether a rollback journal waits to be rolled back.
     pub fn has_hot_journal(&self) -> Result<bool> {
         Ok(self.rollback_journal()? == RollbackJournal::Hot)
     }
 
-    /// Opens the real rollback journal. `what` says what cannot be done.
+    /// `what`: for the error.
     pub fn open_journal(&self, mode: OpenMode, what: impl FnOnce() -> String) -> Result<Arc<dyn DiskFile>> {
         beside::open(&*self.disk, self.journal_path(), mode, &*self.home, what)
     }
 
-    /// Before SQLite judges a journal by whether the super-journal that it names is there: what was done to that name
-    /// stays so through a power cut (rule JournalInOrder). Else the first file would be kept as committed, and
-    /// the next one rolled back after it.
+    /// SQLite asks whether the super-journal exists: flushed, the answer survives a power cut
+    /// between two files (rule JournalInOrder).
     pub fn settle_super_journal(&self) -> Result<()> {
         let what = || self.what("cannot read the rollback journal of");
         let journal = self.open_journal(OpenMode::ReadOnly, what)?;
@@ -68,8 +62,8 @@ impl Database {
         }
     }
 
-    /// The names beside home are on the disk, those of home and of its log, and no journal that was removed. They need no flush if they
-    /// are as they were when `log` was told so (rule NamesFlushedOnce).
+    /// Flushes names of home, its log and removed journals, unless `log` notes them flushed (rule
+    /// NamesFlushedOnce).
     pub fn flush_names(&self, log: &LogFile) -> Result<()> {
         let what = || self.what("cannot flush the directory of");
         let stamp = self.disk.names_stamp(&self.path).context(what)?;
@@ -83,22 +77,20 @@ impl Database {
         }
     }
 
-    /// Where the log of `session` is.
     pub fn path_of_log(&self, session: u64) -> Result<PathBuf> {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
         Ok(path_of_session(&*self.disk, &self.path, home, session))
     }
 
-    /// Whether the name of the database leads to the file that was opened.
+    /// Whether the name leads to the opened file.
     pub fn has_name(&self) -> Result<bool> {
         let what = || self.what("cannot look at");
         let named = self.disk.identify(&self.path).context(what)?;
         let Some(named) = named else { return Ok(false) };
-        // Two files may take turns in having the name.
         Ok(named == self.home.id().context(what)? || self.takes_name(named))
     }
 
-    /// `Moved` if another file may have the name: what lies beside that is not this one's (rule LogFoundBySession).
+    /// `Moved` if files beside the name may be another's (rule LogFoundBySession).
     pub fn check_name(&self) -> Result<()> {
         if self.has_name()? {
             return Ok(());

@@ -1,29 +1,27 @@
-//! How the transactions of a process follow each other: when it detaches from a database that its connections leave alone.
+//! How the transactions of a process follow each other: when it detaches from an idle database.
 
 use std::time::{Duration, Instant};
 
 use crate::base::types::Tid;
 
-/// Pauses between two transactions that write tell of a rhythm where none is longer than this, nor twice as long as the other. Then the
-/// process stays attached for twice the longer one.
+/// Two pauses make a rhythm if neither exceeds this, nor is twice the other. The process then stays
+/// attached for twice the longer one.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 const ALIKE: u32 = 2;
 
-/// How the transactions of this process follow each other, as far as looks at intervals tell.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Since when no transaction has been seen; `None`: one was under way or over at the last look.
+    /// The last look behind a transaction.
     quiet_since: Option<Instant>,
-    /// The newest transaction at the last look, and when a newer one than before was seen.
+    /// At the last look.
     newest: Tid,
     written_at: Option<Instant>,
-    /// The last two pauses between transactions that write in which the process might have detached; the newest first.
+    /// The last two, newest first, in which the process might have detached.
     pauses: [Duration; 2],
 }
 
 impl Pace {
-    /// Looks at `now`: whether there was a transaction since the last look, and which is the newest. Whether there was none for so long
-    /// that the process detaches, where `idle` is the least.
+    /// Whether no transaction came for so long that the process detaches. `idle`: at least.
     pub fn is_over(&mut self, now: Instant, was_used: bool, newest: Tid, idle: Duration) -> bool {
         if newest != self.newest {
             self.newest = newest;
@@ -33,14 +31,12 @@ impl Pace {
             }
         }
         if was_used {
-            self.quiet_since = None;
-            return false;
+            self.quiet_since = Some(now);
         }
         let since = *self.quiet_since.get_or_insert(now);
         now - since >= self.patience(idle)
     }
 
-    /// How long a process stays attached without a transaction.
     fn patience(&self, idle: Duration) -> Duration {
         let [shorter, longer] = [self.pauses[0].min(self.pauses[1]), self.pauses[0].max(self.pauses[1])];
         let is_rhythm = longer <= PAUSE_MAX && longer <= shorter * ALIKE;
@@ -54,7 +50,7 @@ mod tests {
 
     const IDLE: Duration = Duration::from_secs(1);
 
-    /// Looks twice a second at a process that commits at these seconds, until that second: how often it detaches.
+    /// When a process that commits at these seconds detaches, with two looks a second.
     fn detaches(commits: &[u64], until: u64) -> Vec<f64> {
         let begin = Instant::now();
         let mut pace = Pace::default();
@@ -68,7 +64,6 @@ mod tests {
                 newest = newest.next();
                 (was_used, is_attached) = (true, true);
             }
-            // Nothing is looked at that is not attached.
             if is_attached && pace.is_over(begin + at, was_used, newest, IDLE) {
                 is_attached = false;
                 detached.push(at.as_secs_f64());
@@ -79,10 +74,10 @@ mod tests {
 
     #[test]
     fn a_process_that_fell_silent_detaches_soon() {
-        assert_eq!(detaches(&[0], 60), [1.5]);
-        assert_eq!(detaches(&[0, 0, 1, 1, 2], 60), [3.5]);
+        assert_eq!(detaches(&[0], 60), [1.0]);
+        assert_eq!(detaches(&[0, 0, 1, 1, 2], 60), [3.0]);
         // Without a rhythm it does so after each transaction.
-        assert_eq!(detaches(&[0, 4, 20, 23, 40], 60), [1.5, 5.5, 21.5, 24.5, 41.5]);
+        assert_eq!(detaches(&[0, 4, 20, 23, 40], 60), [1.0, 5.0, 21.0, 24.0, 41.0]);
     }
 
     #[test]
@@ -90,8 +85,8 @@ mod tests {
         for pause in [2, 5, 10, 30, 60] {
             let commits: Vec<_> = (0..40).map(|n| n * pause).collect();
             // Until the rhythm is known, and in the end.
-            let end = 39.0 * pause as f64 + (2.0 * pause as f64) + 0.5;
-            let expected = [1.5, pause as f64 + 1.5, end];
+            let end = 39.0 * pause as f64 + (2.0 * pause as f64);
+            let expected = [1.0, pause as f64 + 1.0, end];
             assert_eq!(detaches(&commits, 45 * pause), expected, "every {pause} s");
         }
         let hourly: Vec<_> = (0..5).map(|n| 3600 * n).collect();

@@ -13,12 +13,12 @@ use crate::shared::tail::Reach;
 use crate::sqlite_format::home::{FileKind, State};
 
 impl Database {
-    /// Pins the newest state for a reader, after following what other processes committed.
+    /// Pins for a reader.
     pub fn pin(&self, inner: &mut DatabaseState) -> Result<Arc<State>> {
         self.pin_newest(inner, Reach::Visible)
     }
 
-    /// Pins the newest state for the holder of the writer's place.
+    /// Pins for the holder of the writer's place.
     pub fn pin_published(&self, inner: &mut DatabaseState) -> Result<Arc<State>> {
         self.pin_newest(inner, Reach::Written)
     }
@@ -32,7 +32,7 @@ impl Database {
         Ok(self.count_pin(inner, state))
     }
 
-    /// Pins a state whose images are all still there: this process has the writer's place.
+    /// Its images exist still: this process has the writer's place.
     pub fn pin_state(&self, inner: &mut DatabaseState, state: Arc<State>) -> Arc<State> {
         if let Some(member) = inner.member.as_ref().filter(|_| !inner.snapshots.has(state.tid)) {
             member.announce_unseen(state.tid);
@@ -40,8 +40,7 @@ impl Database {
         self.count_pin(inner, state)
     }
 
-    /// The newest state, for a reader or for one who will probably write, after following the log. `Busy`: checkpoints of other
-    /// processes overtake it again and again.
+    /// `Busy`: others' checkpoints overtake it again and again.
     pub fn pin_shared(&self, member: &Member, inner: &mut DatabaseState, reach: Reach) -> Result<Arc<State>> {
         for _ in 0..1000 {
             let words = &member.words;
@@ -68,7 +67,7 @@ impl Database {
     }
 
     fn count_pin(&self, inner: &mut DatabaseState, state: Arc<State>) -> Arc<State> {
-        // Reads of a file that is no database know no size.
+        // A file that is no database has no known size.
         let pages = if state.kind == FileKind::Foreign { u32::MAX } else { state.page_count };
         inner.snapshots.pin(state.tid, pages);
         inner.was_used = true;
@@ -76,7 +75,6 @@ impl Database {
         state
     }
 
-    /// Gives a snapshot back.
     pub fn unpin(&self, inner: &mut DatabaseState, state: &State) -> Result<()> {
         self.stats.snapshots.fetch_sub(1, Ordering::Relaxed);
         if inner.snapshots.unpin(state.tid) {

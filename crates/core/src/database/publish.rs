@@ -7,7 +7,7 @@ use crate::database::{Database, LiveDatabase};
 use crate::shared::words::ProcessWords;
 
 impl Database {
-    /// Everything published is on the medium, and every process may see it. The caller has the writer's place.
+    /// Makes it durable and visible to every process. The caller has the writer's place.
     pub fn flush_published(&self, live: &mut LiveDatabase) -> Result<()> {
         let group = live.log.group().clone();
         let Some(member) = self.member() else { return group.flush(self) };
@@ -19,7 +19,7 @@ impl Database {
             && member.is_dead(dead)?
         {
             let cursor = live.log.cursor();
-            // What this process streams for a transaction to come may have been taken along by the flush that failed.
+            // The failed flush may have covered streamed images.
             let streamed_end = live.log.stream_tail();
             member.log.rewrite_live(live.log.slot(), cursor.tail, streamed_end).map_err(|e| self.poison(e))?;
             group.flushed_elsewhere(cursor.last_tid);

@@ -1,22 +1,21 @@
 //! The writer's place: one connection of a database writes at a time.
 //!
-//! Who gives the place back leaves it free and calls one that waits: one that spins, else the first in the queue. Until that
-//! one has woken up, whoever runs may take it: a place that went to a thread asleep would be nobody's for as long as
-//! waking up takes, which is as long as a transaction. So that no thread starves, the place is *handed over* to the first in
-//! the queue, and is nobody else's, once it has been left free for a slice of time ([`SLICE`]), or if the first comes again
-//! with a ticket.
+//! The holder leaves the place free and calls a waiter: one that spins, else the first in the
+//! queue. Until that one is awake, any running thread may take it, for waking up takes as long as a
+//! transaction. Against starvation the place is *handed over* to the first in the queue once it was
+//! left free for a [`SLICE`], or if the first comes with a ticket.
 //!
-//! One that gives the place back and is seen to want it again at once ([`SOON`]: its commits wait for no flush) has it for the whole
-//! slice: the place is *kept* for it meanwhile. Two that took turns on two processors would find their caches emptied by each
-//! other. The first in the queue looks now and then whether it has come, and is called to wait without sleeping when the
-//! slice is over.
+//! A holder that usually comes again at once ([`SOON`]: its commits wait for no flush) has the
+//! place *kept* for the whole slice: turns on two processors would empty each other's caches. The
+//! first in the queue looks now and then whether it came, and is called to spin when the slice is
+//! over.
 //!
-//! A connection that usually writes takes the place *tentatively* before its snapshot, so that its upgrade is never stale. A
-//! tentative holder that does not begin to write although it could loses the place to the next: who was seen asleep,
-//! or busy with something else, for its grace. A thread that is kept from its processor keeps the place.
+//! A connection that usually writes takes the place *tentatively* before its snapshot, so that its
+//! upgrade is never stale. A tentative holder that was seen asleep, or busy elsewhere, for its
+//! grace loses the place to the next. A thread that is kept from its processor keeps the place.
 //!
-//! Whoever does not get it in one try may come again with its [`Ticket`] and is then where it was in the queue. The place
-//! is given to those alone that wait at that moment: nobody waits for one that is away (rule BusyToHandler).
+//! A thread that fails in one try may come again with its [`Ticket`], at its old position. The
+//! place is given only to threads that wait at that moment (rule BusyToHandler).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -27,51 +26,44 @@ use crate::disk::sync::idle::{Task, Watch, processor};
 use crate::disk::sync::thread::{self, ThreadId};
 use crate::disk::sync::{Event, Mutex};
 
-/// How often the first in the queue looks what a tentative holder does: first, and at most.
+/// The first interval, and the longest.
 const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
-/// Whoever is about to give up takes the place from a tentative holder that has had it for so long, whatever it does.
+/// A waiter about to give up takes over from a tentative holder of so long.
 const STARVED: Duration = Duration::from_millis(500);
-/// One that waits does so without sleeping for so long, if a turn usually takes no more than twice as long and the holder has another
-/// processor: waking up takes longer.
+/// For turns of at most twice that, with the holder on another processor: waking up takes longer.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// The place is left free to whoever comes for so long, before the first in the queue has it for certain; and for so long
-/// until each of those that wait has had it.
+/// Time before the first in the queue has the place for certain; and until each waiter has had it.
 const SLICE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(8));
 
-/// Whoever gives the place back and usually has it again so soon finds it as it was, within its slice: two that take turns
-/// on two processors find their caches emptied by each other.
+/// A holder that comes back so soon keeps the place in its slice: else two processors empty each
+/// other's caches.
 pub const SOON: Duration = Duration::from_micros(50);
-/// So often the first in the queue looks whether such a one has not come again.
+/// How often the first in the queue looks whether it stays away.
 const AWAY: Duration = Duration::from_micros(250);
 
-/// How the place is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnClaim {
-    /// To write.
     Firm,
-    /// To write, probably: after so long another may have the place.
+    /// Another may have it after so long.
     Tentative(Duration),
 }
 
-/// A holder for good whose thread was idle for so long merely keeps the place.
+/// An idle firm holder.
 const KEEPS: Duration = Duration::from_millis(5);
 
-/// How long the place is waited for in one try.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// In all.
     pub all: Duration,
-    /// For one holder. `None`: whatever it does.
+    /// The limit for one holder.
     pub kept: Option<HoldLimits>,
 }
 
-/// How long one holder is waited for: not when it was idle for [`KEEPS`].
+/// The limit for one holder, unless it was idle for [`KEEPS`].
 #[derive(Clone, Copy, Debug)]
 pub struct HoldLimits {
-    /// Since it has had the place.
     pub held: Duration,
-    /// The same while it is inside of onewrite: it does not keep the place for long then.
+    /// It is inside of onewrite, and so not for long.
     pub inside: Duration,
 }
 
@@ -81,11 +73,10 @@ impl From<Duration> for Patience {
     }
 }
 
-/// A turn in the queue, in the order in which they were asked for.
+/// In the order of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
-/// A connection, for the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectionId(pub u64);
 
@@ -96,11 +87,9 @@ struct Holder {
     task: Task,
     claim: TurnClaim,
     ticket: Ticket,
-    /// Which turn it is.
     turn: u64,
-    /// When it had the place and went on.
+    /// When it got the place and went on.
     since: Instant,
-    /// The processor that ran it last, as far as this is known.
     processor: Option<usize>,
 }
 
@@ -109,7 +98,7 @@ impl Holder {
         self.claim != TurnClaim::Firm
     }
 
-    /// Whether it is a holder for good that is not waited for.
+    /// A firm holder that is not waited for.
     fn keeps(&self, kept: HoldLimits, idle: Duration, inside: bool) -> bool {
         let held = self.since.elapsed();
         !self.is_tentative() && if inside { held >= kept.inside } else { idle >= KEEPS || held >= kept.held }
@@ -118,45 +107,36 @@ impl Holder {
 
 struct TurnWaiter {
     holder: Holder,
-    /// It has the place, or finds it free if nobody was faster.
+    /// The place was handed over, or is free if no other thread was faster.
     called: Event,
-    /// It was called and has not looked yet. Changed under the lock, as the next.
+    /// Changed under the lock.
     is_called: AtomicBool,
-    /// It does not sleep.
     spins: AtomicBool,
-    /// It looks again before long, without being called. Changed under the lock.
+    /// It looks again soon without a call. Changed under the lock.
     is_alert: AtomicBool,
-    /// It has tried before.
     again: bool,
 }
 
-/// The place was given back.
 #[derive(Clone, Copy, Debug)]
 pub struct Released {
-    /// How long a turn usually takes.
+    /// Usual time of a turn.
     pub usual: Duration,
-    /// When it was, if others waited for it.
     pub waited_for: Option<Instant>,
 }
 
-/// What one that waits is to do.
 enum Look {
-    /// It has the place.
     Has,
-    /// To wait until it is called.
     Sleep,
-    /// To look again soon: the place is another's for the rest of a slice.
+    /// Another has the rest of a slice.
     Nap,
-    /// To wait without sleeping: the slice is over.
+    /// The slice is over.
     Spin,
 }
 
-/// One connection has the place again and again.
 #[derive(Clone, Copy)]
 struct RepeatedTurns {
     connection: ConnectionId,
     thread: ThreadId,
-    /// While the place is free, it is kept for the connection until then.
     kept_until: Instant,
 }
 
@@ -164,17 +144,16 @@ struct RepeatedTurns {
 struct QueueState {
     holder: Option<Holder>,
     waiting: VecDeque<Arc<TurnWaiter>>,
-    /// When the place was handed over last, or the first one began to wait.
+    /// The last hand-over, or when the first one began to wait.
     handed_over: Option<Instant>,
-    /// Whose slice it is, if that one comes again soon.
+    /// Owner of the slice, if it comes again soon.
     run: Option<RepeatedTurns>,
     turns: u64,
     tickets: u64,
-    /// What the first in the queue sees of the holder.
     watch: Option<(u64, Watch)>,
-    /// Which turn was seen idle, and for how long.
+    /// The turn, and for how long.
     idle: (u64, Duration),
-    /// How long a turn usually takes.
+    /// Usual time of a turn.
     usual: Duration,
 }
 
@@ -190,25 +169,24 @@ impl QueueState {
         Ticket(self.tickets)
     }
 
-    /// How long the holder has been idle, as far as it was watched.
+    /// Known as far as it was watched.
     fn idle_of(&self, holder: &Holder) -> Duration {
         if self.idle.0 == holder.turn { self.idle.1 } else { Duration::ZERO }
     }
 
-    /// How much of a slice is over: 0 to 3 quarters, 4 for all of it, and so on.
+    /// 4 is a whole slice.
     fn quarters(&self, now: Instant) -> u128 {
         let slice = SLICE.0.min(SLICE.1 / u32::try_from(self.waiting.len()).unwrap_or(u32::MAX).max(1));
         let passed = self.handed_over.map(|at| now.saturating_duration_since(at).as_nanos());
         passed.map_or(u128::MAX, |passed| 4 * passed / slice.as_nanos().max(1))
     }
 
-    /// Whether the place, which is free, is kept for another than `me`.
     fn is_kept_from(&self, me: &Holder, now: Instant) -> bool {
         let is_others = |run: RepeatedTurns| run.connection != me.connection && run.thread != me.thread;
         self.run.is_some_and(|run| is_others(run) && now < run.kept_until)
     }
 
-    /// A waiter looks whether it has the place: it was handed over, or is free. If not, it may be called again.
+    /// Without the place, the waiter may be called again.
     fn look(&mut self, waiter: &Arc<TurnWaiter>) -> Look {
         let now = Instant::now();
         let at = self.waiting.iter().position(|w| Arc::ptr_eq(w, waiter));
@@ -222,7 +200,6 @@ impl QueueState {
                 waiter.is_called.store(false, Relaxed);
                 waiter.called.reset();
                 if holder.is_some_and(|h| now.saturating_duration_since(h.since) > 2 * SPIN) {
-                    // It does something else than before.
                     self.run = None;
                 }
                 let alert = at == 0 && self.run.is_some();
@@ -239,7 +216,7 @@ impl QueueState {
             }
             (_, None) => {
                 if let Some(h) = self.holder.as_mut().filter(|h| h.connection == waiter.holder.connection) {
-                    // Handed over. The time it took to wake up is not its own.
+                    // Waking up took time that is not its own.
                     (h.since, h.processor) = (now, processor());
                 }
                 Look::Has
@@ -247,14 +224,14 @@ impl QueueState {
         }
     }
 
-    /// A waiter leaves without the place; who is to be told.
+    /// Returns the waiter to call.
     fn leave(&mut self, at: usize) -> Option<Arc<TurnWaiter>> {
         self.waiting.remove(at);
         let next = self.waiting.front().filter(|_| self.holder.is_none())?;
         (!next.is_called.swap(true, Relaxed)).then(|| next.clone())
     }
 
-    /// Gives the place to the first in the queue, who is to be told.
+    /// Returns the waiter to call.
     fn hand_over(&mut self, now: Instant) -> Option<Arc<TurnWaiter>> {
         (self.holder, self.run) = (None, None);
         self.handed_over = Some(now);
@@ -263,13 +240,12 @@ impl QueueState {
         Some(next)
     }
 
-    /// `by` leaves the place free, or to the first in the queue if it is that one's by now; who is to be told. `comes_again`:
-    /// soon, and finds it as it was.
+    /// Returns the waiter to call. `comes_again`: soon, and finds the place as it was.
     fn let_go(&mut self, by: &Holder, now: Instant, comes_again: bool) -> Option<Arc<TurnWaiter>> {
         (self.holder, self.run) = (None, None);
         let first = self.waiting.front()?;
         let quarters = self.quarters(now);
-        // Where one comes again, the next is to wake up before it has the place.
+        // If the holder comes again, the next wakes up first.
         let is_awake = !comes_again || first.spins.load(Relaxed);
         if first.again || quarters >= if is_awake { 4 } else { 5 } {
             return self.hand_over(now);
@@ -287,22 +263,20 @@ impl QueueState {
     }
 }
 
-/// The writer's place of one database in one process.
 #[derive(Default)]
 pub struct WriterQueue {
     inner: Mutex<QueueState>,
-    /// A connection that is inside of onewrite: if it has the place, it is not idle. 0: none.
+    /// The connection is not idle while inside of onewrite; 0: none.
     inside: AtomicU64,
 }
 
 impl WriterQueue {
-    /// Takes the place for `connection`, waiting as long as `patience` says. False if it was not to be had.
-    /// A firm request of the holder of a tentative place makes it firm.
+    /// False if not within `patience`. A firm request makes a tentative place firm.
     pub fn acquire(&self, connection: ConnectionId, claim: TurnClaim, patience: impl Into<Patience>) -> bool {
         self.acquire_with(connection, claim, patience, &mut None)
     }
 
-    /// The same with the `ticket` of a try before; who is turned away finds its own there.
+    /// Takes the `ticket` of an earlier try; a failure leaves a new one.
     pub fn acquire_with(
         &self,
         connection: ConnectionId,
@@ -334,8 +308,7 @@ impl WriterQueue {
                     return true;
                 }
                 None => {}
-                // The holder cannot go on while this thread waits for it: two connections of one
-                // thread must not deadlock.
+                // The holder cannot go on while this thread waits.
                 Some(h) if h.thread == me.thread => {
                     if !h.is_tentative() {
                         *ticket = Some(mine);
@@ -354,7 +327,7 @@ impl WriterQueue {
                 return false;
             }
             let others_spin = inner.waiting.iter().any(|w| w.spins.load(Relaxed));
-            // The holder would wait for the processor that whoever spins keeps.
+            // A spinning thread would keep the holder off its processor.
             let is_in_the_way = processor.is_some() && inner.holder.is_some_and(|h| h.processor == processor);
             let spins = inner.usual < 2 * SPIN && inner.run.is_none() && !others_spin && !is_in_the_way;
             let waiter = Arc::new(TurnWaiter {
@@ -379,7 +352,6 @@ impl WriterQueue {
         got
     }
 
-    /// Waits without sleeping, for so long at most.
     fn spin(&self, waiter: &Arc<TurnWaiter>, spin: Duration) -> bool {
         let begun = Instant::now();
         let mut left = spin;
@@ -393,16 +365,14 @@ impl WriterQueue {
         false
     }
 
-    /// Whether a waiter that was called, or has woken up, has the place now.
     fn look(&self, waiter: &Arc<TurnWaiter>) -> Look {
         self.inner.lock().look(waiter)
     }
 
-    /// Time is counted nap by nap, so a process that was stopped for a while has not waited meanwhile.
+    /// Time counts nap by nap: a stopped process has not waited meanwhile.
     fn wait(&self, waiter: &Arc<TurnWaiter>, patience: Patience) -> bool {
         let mut nap = Duration::ZERO;
         let mut waited = Duration::ZERO;
-        // The turn that was seen last, and since when.
         let mut seen = (0, Duration::ZERO);
         loop {
             let look = self.look(waiter);
@@ -473,7 +443,6 @@ impl WriterQueue {
         self.inner.lock().waiting.front().is_some_and(|w| Arc::ptr_eq(w, waiter))
     }
 
-    /// The first in the queue looks what the holder does.
     fn watch(&self, waiter: &Arc<TurnWaiter>, nap: Duration) {
         let (holder, watch) = {
             let mut inner = self.inner.lock();
@@ -490,29 +459,27 @@ impl WriterQueue {
         inner.idle = (turn, idle);
     }
 
-    /// Whether `connection` has the place.
     pub fn holds(&self, connection: ConnectionId) -> bool {
         self.inner.lock().holder.is_some_and(|h| h.connection == connection)
     }
 
-    /// Whether nobody has the place or waits for it.
     pub fn is_idle(&self) -> bool {
         let inner = self.inner.lock();
         inner.holder.is_none() && inner.waiting.is_empty()
     }
 
-    /// Whether anybody has the place for good.
+    /// Whether a holder has it for good.
     pub fn is_taken(&self) -> bool {
         self.inner.lock().holder.is_some_and(|h| !h.is_tentative())
     }
 
-    /// How many have the place or wait for it.
+    /// Counts the holder, too.
     pub fn crowd(&self) -> usize {
         let inner = self.inner.lock();
         inner.waiting.len() + usize::from(inner.holder.is_some())
     }
 
-    /// `connection` has turned out to read: a tentative place is another's to have from now on.
+    /// It turned out to read: others may have its tentative place.
     pub fn doubt(&self, connection: ConnectionId, grace: Duration) {
         let mut inner = self.inner.lock();
         if let Some(h) = inner.holder.as_mut().filter(|h| h.connection == connection && h.is_tentative()) {
@@ -520,7 +487,7 @@ impl WriterQueue {
         }
     }
 
-    /// `connection`, which has the place, begins or ends something inside of onewrite: it is not idle meanwhile.
+    /// The holder is not idle meanwhile.
     pub fn set_inside(&self, connection: ConnectionId, inside: bool) {
         if inside {
             self.inside.store(connection.0, Relaxed);
@@ -533,25 +500,23 @@ impl WriterQueue {
         self.inside.load(Relaxed) == holder.connection.0
     }
 
-    /// Whether at least `count` wait.
     #[cfg(test)]
     pub(crate) fn has_waiters(&self, count: usize) -> bool {
         self.inner.lock().waiting.len() >= count
     }
 
-    /// Gives the place back as [`WriterQueue::release`] does; with the ticket, `connection` comes again where it was.
+    /// Returns a ticket for the same position.
     pub fn give_up(&self, connection: ConnectionId) -> Option<Ticket> {
         let ticket = self.inner.lock().holder.filter(|h| h.connection == connection).map(|h| h.ticket);
         self.release(connection);
         ticket
     }
 
-    /// Gives the place back, if `connection` has it.
     pub fn release(&self, connection: ConnectionId) -> Released {
         self.release_for(connection, false)
     }
 
-    /// The same. `comes_again`: before long ([`SOON`]), to have the place again.
+    /// `comes_again`: before long ([`SOON`]).
     pub fn release_for(&self, connection: ConnectionId, comes_again: bool) -> Released {
         let (next, released) = {
             let mut inner = self.inner.lock();

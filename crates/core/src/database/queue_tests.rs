@@ -1,4 +1,5 @@
-//! The writer's place, with real threads. (Apart from the queue, which the model checker compiles by itself.)
+//! The writer's place, with real threads. (A file of its own: the model checker compiles the queue
+//! alone.)
 
 use std::time::{Duration, Instant};
 
@@ -105,7 +106,7 @@ fn patience_with_a_turn_is_not_patience_with_all_of_them() {
             let taken = taken.clone();
             s.spawn(move || {
                 assert!(q.acquire(ConnectionId(n), TurnClaim::Firm, LONG));
-                // As one that waits for the disk: not idle.
+                // As if waiting for the disk.
                 q.set_inside(ConnectionId(n), true);
                 taken.send(()).unwrap();
                 std::thread::sleep(turn / 8);
@@ -116,7 +117,6 @@ fn patience_with_a_turn_is_not_patience_with_all_of_them() {
         while !q.has_waiters(11) {
             std::thread::yield_now();
         }
-        // Longer than a turn may take, and every one gets on.
         assert!(q.acquire(ConnectionId(20), TurnClaim::Firm, patience));
     });
     std::thread::scope(|s| {
@@ -153,7 +153,7 @@ fn a_ticket_keeps_the_turn_and_the_place_waits_for_nobody_that_is_away() {
             order.lock().unwrap().push(n);
             q.release(ConnectionId(n));
         };
-        // Another thread: a thread does not wait for itself, but keeps its turn.
+        // A thread does not wait for itself, but keeps its turn.
         ticket = s
             .spawn(move || {
                 let mut ticket = None;
@@ -174,11 +174,9 @@ fn a_ticket_keeps_the_turn_and_the_place_waits_for_nobody_that_is_away() {
         q.release(ConnectionId(1));
     });
     assert_eq!(*order.lock().unwrap(), [2, 3]);
-    // Nobody is there that could have it before one who comes now.
     assert!(q.acquire(ConnectionId(4), TurnClaim::Firm, Duration::ZERO));
 }
 
-/// Takes the place, and does it while another thread waits for that.
 fn beside_one_that_waits<T>(q: &WriterQueue, f: impl FnOnce() -> T) -> T {
     assert!(q.acquire(ConnectionId(1), TurnClaim::Firm, LONG));
     std::thread::scope(|s| {
@@ -204,7 +202,6 @@ fn whoever_runs_may_have_the_place_before_one_that_has_to_wake_up() {
             taken
         })
     };
-    // Beside other work it may take many.
     let deadline = Instant::now() + Duration::from_secs(60);
     while !faster() {
         assert!(Instant::now() < deadline, "the one that waits has it each time");
@@ -217,7 +214,6 @@ fn the_place_is_kept_for_one_that_comes_again_soon() {
     let again = || {
         beside_one_that_waits(&q, || {
             q.release_for(ConnectionId(1), true);
-            // The one that waits finds it kept.
             std::thread::sleep(SOON / 4);
             let again = q.acquire(ConnectionId(1), TurnClaim::Firm, Duration::ZERO);
             q.release(ConnectionId(1));
@@ -232,7 +228,6 @@ fn a_place_that_is_kept_for_one_that_does_not_come_goes_to_the_next() {
     let q = WriterQueue::default();
     for _ in 0..50 {
         let begun = Instant::now();
-        // Two that wait get it, and one that comes now.
         beside_one_that_waits(&q, || {
             q.release_for(ConnectionId(1), true);
             std::thread::scope(|s| {

@@ -1,5 +1,5 @@
-//! Reading pages as a snapshot sees them (invariant I4): where a page is is looked up first, then it is read, then one
-//! sees whether a checkpoint may have overwritten it meanwhile.
+//! Reading pages as a snapshot sees them (invariant I4): look the page up, read it, then check
+//! whether a checkpoint may have overwritten it meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,18 +16,17 @@ use crate::shared::member::Member;
 use crate::shared::tail::Reach;
 use crate::sqlite_format::home::{FileKind, State};
 
-/// What says whether a look-up still holds: no epoch has begun since.
 struct Epochs {
     ours: u64,
-    /// Of the processes that share the log; `None` where nothing of theirs matters.
+    /// `None` where no other process matters.
     others: Option<(Arc<Member>, Theirs)>,
 }
 
-/// A number that grows before another process overwrites the bytes of a page that was found.
+/// Grows before another process overwrites a found page.
 enum Theirs {
-    /// The page is in home: the epoch.
+    /// The page is in home.
     Epoch(u64),
-    /// The page is behind the ring: the slot that this process follows. The next slot gives the streamed images up (rule OldImageKept).
+    /// The page is behind the ring: the next slot gives it up (rule OldImageKept).
     Slot(u64),
 }
 
@@ -40,7 +39,6 @@ impl Theirs {
     }
 }
 
-/// Where a snapshot found a page.
 struct PageLookup {
     place: ImageLocation,
     epochs: Epochs,
@@ -50,8 +48,8 @@ impl Database {
     fn look_up(&self, page: PageNo, tid: Tid) -> PageLookup {
         let ours = self.epoch.load(Ordering::SeqCst);
         let table = self.table.read();
-        // Before the look: an image that another process writes home is in the table, or the epoch is newer.
-        // And the table has no streamed images any more once this process follows a newer slot.
+        // Before the look-up: else another process could overwrite home unseen. Once a newer slot
+        // is followed, the table has no streamed images.
         let others = table.member.as_ref().map(|m| (m.words.epoch(), m.generation.load(Ordering::SeqCst)));
         let place = table.find(page, tid);
         let theirs = others.and_then(|(epoch, sequence)| match place {
@@ -62,23 +60,20 @@ impl Database {
         PageLookup { place, epochs: Epochs { ours, others: table.member.clone().zip(theirs) } }
     }
 
-    /// Finds a page again that may have been overwritten where it was found.
     fn look_again(&self, found: &PageLookup, page: PageNo, tid: Tid) -> Result<PageLookup> {
         if let Some((member, Theirs::Slot(_))) = &found.epochs.others {
-            // Home has it since, or what was kept of home.
+            // Home, or the images kept of it, has the page now.
             follow::catch_up(self, member, &mut self.inner.lock(), Reach::Visible)?;
         }
         Ok(self.look_up(page, tid))
     }
 
-    /// Whether nothing that was looked up before may have been overwritten since.
     fn hold(&self, epochs: &Epochs) -> bool {
         self.epoch.load(Ordering::SeqCst) == epochs.ours
             && epochs.others.as_ref().is_none_or(|(member, theirs)| theirs.hold(member))
     }
 
-    /// Reads bytes of a page at home as the snapshot `tid` has them: once; the caller looks at the epoch. Returns
-    /// the bytes read.
+    /// Reads once, as `tid` has them; the caller checks the epoch. Returns the bytes read.
     pub fn read_home_once(&self, member: Option<&Member>, tid: Tid, part: PagePart, buf: &mut [u8]) -> Result<usize> {
         let what = || self.what("cannot read");
         if let Some(member) = member
@@ -89,20 +84,20 @@ impl Database {
         self.home.read_at(buf, part.offset()).context(what)
     }
 
-    /// Reads bytes of one page as the snapshot `state` sees it; the page is within its size. Whether they were in home.
+    /// The page is within `state`. True: from home.
     pub fn read_page(&self, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<bool> {
         if page == PageNo::HEADER
             && state.kind != FileKind::Foreign
             && let Some(from) = state.header.get(in_page..in_page + buf.len())
         {
-            // SQLite looks at the change counter in every transaction; the state has it.
+            // SQLite asks for it in every transaction.
             buf.copy_from_slice(from);
             return Ok(false);
         }
         self.read_found(self.look_up(page, state.tid), state, page, in_page, buf)
     }
 
-    /// Reads bytes of a page that was just found. Whether they were in home.
+    /// True: from home.
     fn read_found(
         &self,
         mut found: PageLookup,
@@ -141,7 +136,7 @@ impl Database {
             };
             if self.hold(&found.epochs) {
                 if read < buf.len() {
-                    // Every page of a state is somewhere, whole: zeros would be a wrong answer (invariant I7).
+                    // Zeros would be a wrong answer (invariant I7).
                     return Err(Error::home_ends_within(&self.path, page));
                 }
                 if let (Some(image), ImageLocation::Unmade(chain)) = (made, &found.place) {
@@ -161,16 +156,16 @@ impl Database {
         Ok(matches!(found.place, ImageLocation::Home))
     }
 
-    /// Makes the image of a page that `chain` leads to, over what the snapshot `tid` finds in home. `None`: that is shorter than it was. The
-    /// caller looks at the epochs.
+    /// Builds over the page of the snapshot `tid` in home. `None`: home is too short now. The
+    /// caller checks the epochs.
     fn make(&self, member: Option<&Member>, tid: Tid, page: PageNo, chain: &ChangeChain) -> Result<Option<Image>> {
         let part = PagePart { page, page_bytes: chain.page_bytes(), at: 0 };
         let image = chain.image(page, |image| self.read_home_once(member, tid, part, image))?;
         Ok(image.map(Image::from))
     }
 
-    /// Makes what snapshots have of `page`, of what a recovery has found, before home gets what is at `going` (rule OldImageKept).
-    /// The caller has the writer's place.
+    /// Builds images of recovered records that snapshots need, before home gets the one at `going`
+    /// (rule OldImageKept). The caller has the writer's place.
     pub fn make_beside(&self, page: PageNo, going: &ImageLocation) -> Result<()> {
         if self.table.read().unmade_beside(page, going).is_none() {
             return Ok(());
@@ -191,8 +186,7 @@ impl Database {
         }
     }
 
-    /// Reads one whole page as the snapshot `state` sees it, and pages behind it if the connection has
-    /// been reading page after page.
+    /// Reads pages behind it, too, if the connection reads page after page.
     pub fn read_page_ahead(
         &self,
         state: &Arc<State>,
@@ -216,13 +210,12 @@ impl Database {
                 buf.copy_from_slice(image);
                 return Ok(());
             }
-            // Home was being overwritten, or is shorter.
             return self.read_page(state, page, 0, buf).map(drop);
         }
         self.read_found(found, state, page, 0, buf).map(drop)
     }
 
-    /// Reads `count` pages of home from `first` on with one call, if none is overwritten meanwhile. `epochs`: from before.
+    /// Stores pages that were not overwritten meanwhile. `epochs`: from before.
     fn read_run(
         &self,
         epochs: Epochs,
@@ -245,7 +238,6 @@ impl Database {
                 }
             }
         }
-        // Without room for a run, the page that was asked for is read alone.
         let Ok(run) = ahead.room(count, size) else { return Ok(()) };
         let read = self.home.read_at(run, first.offset(size)).context(|| self.what("cannot read"))?;
         if self.hold(&epochs) {
@@ -254,7 +246,7 @@ impl Database {
         Ok(())
     }
 
-    /// The image of a page in the newest state, for the holder of the writer's place.
+    /// The newest image, for the holder of the writer's place.
     pub fn image(&self, state: &State, page: PageNo) -> Result<Image> {
         let size = state.page_bytes as usize;
         if page != PageNo::HEADER {

@@ -1,12 +1,13 @@
-//! Commits that wait for a store: one process, the shipper, sends what is flushed, and readers see what the store has.
+//! Commits that wait for a store: one process, the shipper, sends flushed records, and readers see
+//! a state when the store has it.
 //!
 //! ```text
-//!  commit     flush.rs: written, flushed by one for all: FLUSHED; then it waits here until all may see it
-//!  shipper    sends what is flushed and not SHIPPED, one batch at a time; SHIPPED, and with it VISIBLE
+//! commit     flush.rs: written, flushed by one for all: FLUSHED; then waits until all may see it
+//! shipper    sends what is flushed and not SHIPPED, one batch at a time; SHIPPED, so VISIBLE
 //! ```
 //!
-//! A file beside the database says so, for as long as it is there: with it, a session is begun by the shipper alone, and
-//! everybody else joins. The word SHIP says how the store does.
+//! A file beside the database demands it: while it is there, only the shipper begins a session, and
+//! all others join. The word SHIP says how the store does.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -21,19 +22,18 @@ use crate::log::group::Durability;
 use crate::shared::member::Member;
 use crate::shared::words::{Ship, reached};
 
-/// How often one that waits for the store looks whether the database still works.
+/// How often a waiting commit looks whether the database still works.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a commit waits for the store, unless the shipper says otherwise.
+/// The shipper may set another time.
 const PATIENCE_MS: u64 = 30_000;
 
 impl Database {
-    /// Whether the file beside the database says that commits wait for a store.
     pub fn is_signed(&self) -> Result<bool> {
         let sign = beside::path(&self.path, SYNC_SUFFIX);
         self.disk.exists(&sign).context(|| format!("cannot look for {}", sign.display()))
     }
 
-    /// Whether a session may be begun by a connection that is the shipper's, or not (rule StoreHasIt).
+    /// Rule StoreHasIt.
     pub fn check_begins(&self, inner: &DatabaseState, ships: bool) -> Result<()> {
         if !self.is_signed()? {
             return Ok(());
@@ -52,7 +52,6 @@ impl Database {
         Ok(())
     }
 
-    /// Begins the words of a session that the shipper has begun.
     pub fn begin_signed(&self, member: Option<&Member>) -> Result<()> {
         let Some(member) = member else {
             return Err(Error::CantOpen(format!(
@@ -64,12 +63,11 @@ impl Database {
         Ok(())
     }
 
-    /// Whether commits wait for a store.
     pub fn is_shipped(&self) -> bool {
         self.inner.lock().ships()
     }
 
-    /// With everything published flushed: the store has it, too. The caller has the writer's place.
+    /// Everything is flushed before. The caller has the writer's place.
     pub fn wait_all_shipped(&self) -> Result<()> {
         let (member, tid) = {
             let inner = self.inner.lock();
@@ -80,7 +78,7 @@ impl Database {
         Ok(())
     }
 
-    /// Rule StoreHasIt: waits until the store has `tid`, which is on the medium, and readers see it. `Busy` after the `deadline`, if there is one.
+    /// Rule StoreHasIt: `tid` is flushed, and visible after this. `Busy` after the `deadline`.
     pub fn wait_shipped(&self, member: &Member, tid: Tid, deadline: Option<Instant>) -> Result<()> {
         let words = &member.words;
         let began = Instant::now();
@@ -89,7 +87,7 @@ impl Database {
         loop {
             let rung = words.flush_bell().load(SeqCst);
             words.show();
-            // What was shipped before the store went to another counts.
+            // Those shipped before another shipper took the store count.
             if reached(words, tid, Durability::Written) {
                 return self.inner.lock().check();
             }
@@ -119,12 +117,10 @@ impl Database {
 }
 
 impl DatabaseState {
-    /// Whether commits wait for a store.
     pub fn ships(&self) -> bool {
         self.ship() != Ship::Off
     }
 
-    /// How they do.
     pub fn ship(&self) -> Ship {
         self.member.as_ref().map_or(Ship::Off, |member| member.words.ship())
     }

@@ -1,4 +1,4 @@
-//! The files that lie beside a database and belong to it: what they are called, and how they are opened.
+//! Names and opening of the files beside a database.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -10,8 +10,7 @@ use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::{NAME_BYTES_MAX, SECOND_SUFFIX, SHORT_NAME_BYTES};
 use crate::disk::{Disk, DiskFile, OpenMode, system};
 
-/// The name of the database with `suffix` added. Where that is longer than a name may be, the name of the database is cut
-/// short, and a number that is made of all of it stands behind.
+/// The database's name with `suffix`; a too long name is cut, with a number made of all of it.
 pub fn path(home: &Path, suffix: &str) -> PathBuf {
     let name = system::bytes_of(home.file_name().unwrap_or_default());
     let fits = name.len() + suffix.len() <= NAME_BYTES_MAX;
@@ -20,18 +19,18 @@ pub fn path(home: &Path, suffix: &str) -> PathBuf {
     home.with_file_name(system::path_of(beside))
 }
 
-/// The name beside that of the database, for the file of a scheme of two that does not have it.
+/// For a scheme's second file.
 pub fn second_path(home: &Path) -> PathBuf {
     path(home, SECOND_SUFFIX)
 }
 
-/// Removes the name of a second file that means nothing, if there is one. Not flushed.
+/// Not flushed.
 pub fn remove_second(disk: &dyn Disk, home: &Path) -> Result<()> {
     let what = || format!("cannot remove the second file of the database {}", home.display());
     remove(disk, &second_path(home)).context(what)
 }
 
-/// Removes a name, if it is there. Not flushed.
+/// If it is there. Not flushed.
 pub fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     match disk.remove(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -39,7 +38,7 @@ pub fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     }
 }
 
-/// The beginning of `name`, up to the end of a character of UTF-8, `~`, and the FNV-1a of all of it.
+/// Up to a character's end, with `~` and the FNV-1a of all of `name`.
 fn short(name: &[u8]) -> Vec<u8> {
     let begins = |at: &usize| name.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
     let end = (0..=SHORT_NAME_BYTES).rev().find(begins).unwrap_or(0);
@@ -51,8 +50,8 @@ fn short(name: &[u8]) -> Vec<u8> {
     short
 }
 
-/// Opens the file at `path`, which belongs to the database `home` and gets its access (rule SideFilesPrivate). `what`
-/// says what cannot be done. `CantOpen` if the file may not be opened, or is one that somebody else may have put there.
+/// Opens a file with the access of `home` (rule SideFilesPrivate). `what` is for errors. `CantOpen`
+/// if another user may have made it.
 pub fn open(
     disk: &dyn Disk,
     path: &Path,
@@ -70,7 +69,6 @@ pub fn open(
     })
 }
 
-/// The error of an [`open`].
 pub fn refused(what: String, error: io::Error) -> Error {
     match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::InvalidInput => Error::CantOpen(format!("{what}: {error}")),
@@ -97,7 +95,7 @@ mod tests {
             let (one, other) = ("n".repeat(255), "n".repeat(254) + "m");
             assert!(beside(&one, suffix).len() <= 255);
             assert_ne!(beside(&one, suffix), beside(&other, suffix));
-            // A character is there whole, or not at all.
+            // Characters stay whole.
             assert!((0..4).all(|n| beside(&("n".repeat(n) + &"€".repeat(83)), suffix).ends_with(suffix)));
         }
     }

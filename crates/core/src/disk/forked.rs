@@ -1,9 +1,8 @@
-//! A child of a fork has none of the files that its parent had open: locks belong to the open file, which the two would share,
-//! so a child that lives on would keep the locks of a parent that has closed its database, or died.
+//! A forked child keeps none of its parent's files: locks belong to the open file, so it would keep
+//! the locks of a parent that has closed or died.
 //!
-//! What is open is noted here. Whoever watches for forks ([`before`] and its like, for `pthread_atfork`) has the child put
-//! nothing in the place of each file and each mapping, before anything else runs in it. Descriptors and addresses stay
-//! taken: what still refers to them gets errors and zeros, and closes nothing that is somebody else's by then (rule
+//! The `pthread_atfork` handlers ([`before`] and its like) replace all open files and mappings with
+//! nothing. Descriptors and addresses stay taken, so later uses close no other file (rule
 //! OneWriter).
 
 #![allow(unsafe_code)]
@@ -26,18 +25,18 @@ enum Held {
     Map(usize, usize),
 }
 
-/// What is open. No lock that sleeps: a fork may find it taken, and the child has nobody who would wake it.
+/// A spinning lock: no thread of a child would wake a sleeper.
 struct OpenFiles {
     taken: AtomicBool,
     held: UnsafeCell<Vec<Held>>,
 }
 
-// SAFETY: the list is only touched by who has taken the lock.
+// SAFETY: the list is only touched by the thread that has taken the lock.
 unsafe impl Sync for OpenFiles {}
 
 static OPEN: OpenFiles = OpenFiles { taken: AtomicBool::new(false), held: UnsafeCell::new(Vec::new()) };
 
-/// While it lives, nobody forks.
+/// Excludes forks while it lives.
 pub(super) struct NoFork(());
 
 impl NoFork {
@@ -57,12 +56,10 @@ impl NoFork {
         }
     }
 
-    /// Memory of a file that was mapped under this lock.
     pub(super) fn mapped(&mut self, at: usize, len: usize) {
         self.held().push(Held::Map(at, len));
     }
 
-    /// Memory that is about to be unmapped under this lock.
     pub(super) fn unmapped(&mut self, at: usize, len: usize) {
         self.forget(Held::Map(at, len));
     }
@@ -74,12 +71,11 @@ impl Drop for NoFork {
     }
 }
 
-/// An open file that no child of a fork keeps.
 #[derive(Debug)]
 pub(super) struct ForkSafeFile(ManuallyDrop<File>);
 
 impl ForkSafeFile {
-    /// What `open` opens. Nobody forks meanwhile.
+    /// No fork happens during `open`.
     pub(super) fn by(open: impl FnOnce() -> io::Result<File>) -> io::Result<ForkSafeFile> {
         let mut no_fork = NoFork::new();
         let file = open()?;
@@ -92,7 +88,7 @@ impl Drop for ForkSafeFile {
     fn drop(&mut self) {
         let mut no_fork = NoFork::new();
         no_fork.forget(Held::File(self.0.as_raw_fd()));
-        // SAFETY: this is the last that happens to the file here.
+        // SAFETY: this is the file's last use here.
         unsafe { ManuallyDrop::drop(&mut self.0) };
     }
 }
@@ -111,19 +107,19 @@ impl AsFd for ForkSafeFile {
     }
 }
 
-/// To be called before a fork.
+/// Call before a fork.
 pub fn before() {
     while OPEN.taken.swap(true, Ordering::Acquire) {
         std::thread::yield_now();
     }
 }
 
-/// To be called in the parent after a fork.
+/// Call in the parent after a fork.
 pub fn in_parent() {
     OPEN.taken.store(false, Ordering::Release);
 }
 
-/// To be called in the child of a fork: gives up what the parent has open. Calls nothing but the system.
+/// Gives up the parent's open files. Calls only the system.
 pub fn in_child() {
     // SAFETY: `before` has taken the lock, and this thread is the only one.
     let held = unsafe { &mut *OPEN.held.get() };
@@ -132,14 +128,16 @@ pub fn in_child() {
     for one in held.iter() {
         match *one {
             Held::File(file) if nothing >= 0 => {
-                // SAFETY: the number is that of a file of ours, which nobody in this process uses any more.
+                // SAFETY: the number is that of a file of ours, which no thread in this process
+                // uses any more.
                 unsafe { libc::dup3(nothing, file, libc::O_CLOEXEC) };
             }
             Held::File(_) => {}
             Held::Map(at, len) => {
                 let access = libc::PROT_READ | libc::PROT_WRITE;
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-                // SAFETY: replaces a mapping of ours, which holds atomics and nothing else, by one as large of zeros.
+                // SAFETY: replaces a mapping of ours, which holds atomics and nothing else, by one
+                // as large of zeros.
                 unsafe { libc::mmap(at as *mut c_void, len, access, flags, -1, 0) };
             }
         }

@@ -1,6 +1,6 @@
-//! For disks that stand before another one: which calls go through as they are is said by name.
+//! Delegation for a disk in front of another: calls that pass through unchanged.
 
-/// Within `impl Disk for …`: these methods are those of another disk, which is found from `self`.
+/// Within `impl Disk for …`: delegates these methods to the disk found from `self`.
 ///
 /// ```ignore
 /// forward_disk!(this => this.0; remove, exists);
@@ -78,7 +78,7 @@ macro_rules! forward_disk {
     };
 }
 
-/// Within `impl DiskFile for …`: these methods are those of another file, which is found from `self`.
+/// Within `impl DiskFile for …`: delegates these methods to the file found from `self`.
 #[macro_export]
 macro_rules! forward_disk_file {
     ($this:ident => $to:expr; $($method:ident),+ $(,)?) => {

@@ -1,4 +1,4 @@
-//! Images that are not worth memory: old ones for snapshots, those of a long replay.
+//! Images kept out of memory: old ones for snapshots, those of a long replay.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use crate::base::error::{IoContext, Result};
 use crate::disk::{Disk, DiskFile};
 
-/// Images in a temporary file, which is made when the first comes.
+/// Images in a temporary file, made with the first.
 #[derive(Default)]
 pub struct ImageFile(Option<(Arc<dyn DiskFile>, u64)>);
 
 impl ImageFile {
-    /// Adds an image; where it is. `what`: what has failed if this does.
+    /// Adds an image and returns its place. `what`: for errors.
     pub fn append(
         &mut self,
         disk: &dyn Disk,
@@ -28,7 +28,6 @@ impl ImageFile {
         Ok((file.clone(), position))
     }
 
-    /// Whether `file` is this one.
     pub fn is(&self, file: &Arc<dyn DiskFile>) -> bool {
         self.0.as_ref().is_some_and(|(ours, _)| Arc::ptr_eq(ours, file))
     }

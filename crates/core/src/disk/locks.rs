@@ -1,7 +1,7 @@
-//! SQLite's own locks on home (SQLite file locking, section 3), taken on one open file for the whole
-//! process, so that stock SQLite in other processes, or beside us in this one, is kept out or waited for.
+//! SQLite's own locks on home (SQLite file locking, section 3), on one open file per process,
+//! against stock SQLite.
 //!
-//! Connections of this process do not lock each other with these: that is done in memory.
+//! Connections of this process lock each other in memory.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -18,17 +18,17 @@ fn what() -> String {
     "cannot lock the database file".into()
 }
 
-/// Takes SHARED: no writer of stock SQLite may go on. False while one is about to write, or, unless the home that can be
-/// read by then `is_live`, while another process has PENDING.
+/// Takes SHARED. False while another process is about to write or, unless the then readable home
+/// `is_live`, has PENDING.
 ///
-/// SQLite holds a lock on PENDING while it takes SHARED. To take SHARED and then look at PENDING keeps out of the same
-/// writers' way with a system call less: one who has PENDING by then is seen, one who takes it later waits for this reader.
+/// SQLite locks PENDING meanwhile. A look behind SHARED saves that call: an earlier PENDING is
+/// seen, a later one waits for this reader.
 pub fn shared_if(home: &dyn DiskFile, is_live: impl FnOnce() -> Result<bool>) -> Result<bool> {
     shared_unless_pending(home, || home.conflicts(PENDING, 1, LockKind::Shared), is_live)
 }
 
-/// The same for one that comes again and again: whoever takes PENDING waits for it a moment longer, as if it had come a moment
-/// later. `free_at`: when nobody had PENDING, kept from one call to the next.
+/// The same for a repeated reader, perhaps a moment late: a new holder of PENDING then waits for
+/// this reader too. `free_at`: when PENDING was free, kept between calls.
 pub fn shared_again(
     home: &dyn DiskFile,
     free_at: &mut Option<Instant>,
@@ -56,38 +56,37 @@ fn shared_unless_pending(
     free
 }
 
-/// The same for a file that is not in use through onewrite.
+/// The same for a file not used through onewrite.
 pub fn shared(home: &dyn DiskFile) -> Result<bool> {
     shared_if(home, || Ok(false))
 }
 
-/// Whether another process has SHARED, on a disk of the system: there the lock of this file itself does not count.
+/// Whether another process has SHARED; on a system's disk, this file's own lock does not count.
 pub fn has_others(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)
 }
 
-/// Takes PENDING, or keeps it: stock SQLite gets BUSY before it reads the header. False if another process has it.
+/// Takes or keeps PENDING: stock SQLite gets BUSY before it reads the header. False if another
+/// process has it.
 pub fn pending(home: &dyn DiskFile) -> Result<bool> {
     home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)
 }
 
-/// Lowers EXCLUSIVE to SHARED and PENDING.
 pub fn downgrade_to_pending(home: &dyn DiskFile) -> Result<()> {
     home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
     home.unlock(RESERVED, 1).context(what)
 }
 
-/// Takes RESERVED on top of SHARED: nobody else is about to write. False if somebody is.
+/// Takes RESERVED above SHARED. False if another process has it.
 pub fn reserve(home: &dyn DiskFile) -> Result<bool> {
     home.try_lock(RESERVED, 1, LockKind::Exclusive).context(what)
 }
 
-/// Gives RESERVED back.
 pub fn unreserve(home: &dyn DiskFile) -> Result<()> {
     home.unlock(RESERVED, 1).context(what)
 }
 
-/// Raises SHARED to EXCLUSIVE: nobody else reads or writes. False, with SHARED as before, if somebody does.
+/// Raises SHARED to EXCLUSIVE. False, with SHARED kept, if another reads or writes.
 pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
     let got = reserve(home)? && exclusive_from_reserved(home, Duration::ZERO)?;
     if !got {
@@ -96,8 +95,8 @@ pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
     Ok(got)
 }
 
-/// Raises RESERVED to EXCLUSIVE. False, with RESERVED as before, if somebody reads for longer than `patience`;
-/// meanwhile nobody else begins to.
+/// Raises RESERVED to EXCLUSIVE, keeping new readers out meanwhile. False, with RESERVED kept, if
+/// one reads for longer than `patience`.
 pub fn exclusive_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
     let deadline = Instant::now() + patience;
     loop {
@@ -114,8 +113,8 @@ pub fn exclusive_from_reserved(home: &dyn DiskFile, patience: Duration) -> Resul
     }
 }
 
-/// Raises RESERVED until nobody else has a lock, and nobody gets one. False, with RESERVED as before, if somebody reads for
-/// longer than `patience`. Unlike [`exclusive_from_reserved`] it keeps no reader out while it waits.
+/// Takes all locks above RESERVED, letting readers begin meanwhile. False, with RESERVED kept, if
+/// one reads for longer than `patience`.
 pub fn alone_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
     let deadline = Instant::now() + patience;
     loop {
@@ -129,8 +128,8 @@ pub fn alone_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bo
     }
 }
 
-/// With SHARED and PENDING: waits until those have given SHARED back that took it before PENDING was held. False if one keeps it for
-/// longer than `patience`.
+/// With SHARED and PENDING: waits for readers that came before PENDING. False if one stays longer
+/// than `patience`.
 pub fn readers_leave(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
     let left = alone_from_reserved(home, patience)?;
     if left {
@@ -139,33 +138,31 @@ pub fn readers_leave(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
     Ok(left)
 }
 
-/// Lowers EXCLUSIVE to SHARED.
 pub fn downgrade(home: &dyn DiskFile) -> Result<()> {
     home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
     home.unlock(PENDING, 2).context(what)
 }
 
-/// Gives everything back.
 pub fn none(home: &dyn DiskFile) -> Result<()> {
     home.unlock(PENDING, 2 + SHARED_BYTES).context(what)
 }
 
-/// Takes every lock byte of SQLite. True if nobody else, this process's other open files included, had any.
+/// Takes every lock byte. True if no other open file, in any process, had one.
 pub fn everything(home: &dyn DiskFile) -> Result<bool> {
     home.try_lock(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)
 }
 
-/// Whether nobody, in this process or another, has any of SQLite's locks: for a file that cannot be locked exclusively.
+/// Whether no process, this one included, has a lock: for a file that cannot be locked exclusively.
 pub fn nobody(home: &dyn DiskFile) -> Result<bool> {
     Ok(!home.conflicts(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)?)
 }
 
-/// Whether another process uses the file through onewrite, or is about to write it without (holds PENDING).
+/// Whether another process uses the file through onewrite, or is about to write it otherwise.
 pub fn is_pending(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(PENDING, 1, LockKind::Exclusive).context(what)
 }
 
-/// Whether another process is writing (holds RESERVED).
+/// Whether another process writes.
 pub fn is_reserved(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(RESERVED, 1, LockKind::Exclusive).context(what)
 }
@@ -192,7 +189,6 @@ mod tests {
         assert!(shared(&*b).unwrap() && !is_reserved(&*b).unwrap());
     }
 
-    /// The one who is about to write waits for those who read, and nobody joins them.
     #[test]
     fn pending_keeps_new_readers_out_and_leaves_the_old_ones() {
         for disk in [&SimDisk::new(SimConfig::default()) as &dyn Disk, &RealDisk::new()] {

@@ -1,8 +1,8 @@
-//! What is to be known of a file, without its times.
+//! Facts of a file without its times.
 //!
-//! Who asks for the times of a file makes Linux (6.13 and newer, on ext4, XFS, btrfs and tmpfs) give the next write a time of its own, to the
-//! nanosecond: that changes the inode, which a flush on ext4 without a journal then writes as well. On such a disk the flush
-//! behind an `fstat` takes 155 to 220 µs, and behind the same question without times 110 to 130.
+//! On Linux 6.13 and newer (ext4, XFS, btrfs, tmpfs) a query for times gives the next write a new
+//! time. That changes the inode, and a flush on ext4 without a journal then writes it: 155 to 220
+//! µs instead of 110 to 130.
 
 use std::fs::File;
 use std::hash::BuildHasher;
@@ -15,14 +15,14 @@ use rustc_hash::FxBuildHasher;
 use rustix::fs::{AtFlags, CWD, FileType, Stat, Statx, StatxFlags, makedev, readlinkat_raw, statx};
 use rustix::io::Errno;
 
-/// What a look at a file finds.
+/// A file's facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileFacts {
-    /// The device it is on.
+    /// Device.
     pub dev: u64,
-    /// Its number there.
+    /// Inode.
     pub ino: u64,
-    /// Its names (hard links).
+    /// Hard links.
     pub names: u64,
     /// Type and permissions.
     pub mode: u32,
@@ -30,7 +30,7 @@ pub struct FileFacts {
     pub uid: u32,
     /// Its group.
     pub gid: u32,
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
@@ -40,7 +40,7 @@ impl FileFacts {
         FileType::from_raw_mode(self.mode) == FileType::RegularFile
     }
 
-    /// An error where it is no regular file.
+    /// An error unless it is a regular file.
     pub fn regular(&self) -> io::Result<()> {
         match FileType::from_raw_mode(self.mode) {
             FileType::RegularFile => Ok(()),
@@ -50,13 +50,14 @@ impl FileFacts {
     }
 }
 
-/// Looks at an open file.
+/// The facts of an open file.
 pub fn at(file: &File) -> io::Result<FileFacts> {
     use std::os::fd::AsFd;
     ask(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH, || rustix::fs::fstat(file))
 }
 
-/// A number made of where a file is and when it was made, to the nanosecond; `None` where the file system does not keep that.
+/// A number from a file's place and creation time in nanoseconds; `None` where the file system has
+/// no such time.
 pub fn made(file: &File) -> io::Result<Option<u64>> {
     use std::os::fd::AsFd;
     let asked = StatxFlags::INO | StatxFlags::BTIME;
@@ -72,17 +73,18 @@ pub fn made(file: &File) -> io::Result<Option<u64>> {
     Ok(Some(FxBuildHasher.hash_one((dev, found.stx_ino, at.tv_sec, at.tv_nsec))))
 }
 
-/// Looks at what a path leads to.
+/// The facts of a path, through links.
 pub fn at_path(path: &Path) -> io::Result<FileFacts> {
     ask(CWD, path, AtFlags::empty(), || rustix::fs::stat(path))
 }
 
-/// Looks at what has the name `path`, itself where that is a link.
+/// The facts of a name, which may itself be a link.
 pub fn at_name(path: &Path) -> io::Result<FileFacts> {
     ask(CWD, path, AtFlags::SYMLINK_NOFOLLOW, || rustix::fs::lstat(path))
 }
 
-/// The absolute path that `path` is, without `.` and `..`, if no part of it is a link. SQLite's own VFS asks for all of each part.
+/// `path` made absolute, without `.` and `..`, if no part is a link. SQLite's own VFS asks for all
+/// of each part.
 pub fn without_links(path: &Path) -> Option<PathBuf> {
     if path.as_os_str().is_empty() {
         return None;
@@ -98,7 +100,7 @@ pub fn without_links(path: &Path) -> Option<PathBuf> {
             Component::Normal(name) => {
                 full.push(name);
                 match readlinkat_raw(CWD, &full, &mut target) {
-                    // It is something else, or not there yet.
+                    // No link, or not there yet.
                     Err(Errno::INVAL | Errno::NOENT) => {}
                     _ => return None,
                 }
@@ -190,7 +192,7 @@ mod tests {
         std::fs::write(&path, "2").unwrap();
         assert_eq!(made(&File::open(&path).unwrap()).unwrap(), Some(first));
         assert_ne!(made(&File::open(&other).unwrap()).unwrap(), Some(first));
-        // Its number may be given again.
+        // Its inode may be reused.
         std::thread::sleep(std::time::Duration::from_millis(20));
         std::fs::remove_file(&path).unwrap();
         std::fs::copy(&other, &path).unwrap();

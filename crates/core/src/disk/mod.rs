@@ -1,11 +1,9 @@
 //! The one narrow interface through which onewrite touches storage.
 //!
-//! Two implementations: [`real`] (files of the operating system) and [`sim`] (a disk in memory that
-//! counts, fails, tears, reorders and cuts power). All of `core` runs on either.
-//!
-//! What an implementation promises is what `docs/faults.md` assumes of devices: a write that has not
-//! been flushed may reach the disk wholly, in part (whole atomic units) or not at all, in any order;
-//! a flush that returned makes everything written before it to that file durable.
+//! [`real`] has the operating system's files; [`sim`] counts, fails, tears, reorders and cuts power
+//! in memory. Both promise the devices of `docs/faults.md`: an unflushed write reaches the disk
+//! wholly, in part (whole atomic units) or not, in any order; a flush makes all earlier writes to
+//! its file durable.
 
 pub(crate) mod beside;
 pub mod environment;
@@ -14,6 +12,7 @@ pub mod forward;
 pub(crate) mod image_file;
 pub(crate) mod locks;
 pub mod look;
+mod network;
 pub mod real;
 pub mod shared;
 pub mod sim;
@@ -37,11 +36,11 @@ pub enum OpenMode {
     ReadOnly,
     /// An existing file, for reading and writing.
     ReadWrite,
-    /// For reading and writing; an empty file is made where there is none.
+    /// For reading and writing, created if missing.
     Create,
 }
 
-/// Identity of a file: two paths that name one file (links, relative paths) have the same.
+/// Identity of a file, the same for all paths to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
     /// Device number.
@@ -50,130 +49,135 @@ pub struct FileId {
     pub ino: u64,
 }
 
-/// Whose a file is, and who may do what with it.
+/// Owner and permissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Number of the user it belongs to.
+    /// User number.
     pub uid: u32,
-    /// Number of the group it belongs to.
+    /// Group number.
     pub gid: u32,
     /// Permission bits.
     pub mode: u32,
 }
 
 impl Access {
-    /// Whether it may let somebody read who may not read what has the `other`.
+    /// Whether it may let a user read that `other` does not.
     pub fn admits_more_than(self, other: Access) -> bool {
         (self.uid, self.gid) != (other.uid, other.gid) || self.mode & !other.mode & 0o044 != 0
     }
 }
 
-/// Where a sealed file lies on the device, and its seal. Never all zeros.
+/// Place of a sealed file on the device, and its seal. Never all zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSeal(pub [u64; 2]);
 
-/// The names in a directory, of one moment. Never all zeros.
+/// Identifies a directory's names at one moment. Never all zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamesStamp(pub [u64; 4]);
 
-/// Strength of a byte-range lock.
+/// Kind of byte-range lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
-    /// Any number of open files may hold it.
+    /// For any number of open files.
     Shared,
-    /// One open file holds it, and no other holds a shared one.
+    /// For one open file.
     Exclusive,
 }
 
-/// A directory tree of files.
+/// A directory tree.
 pub trait Disk: Send + Sync {
-    /// Opens a file. Errors: `NotFound`, `PermissionDenied`, `ReadOnlyFilesystem`, `StorageFull`, others of the system.
+    /// Opens a file. Errors: `NotFound`, `PermissionDenied`, `ReadOnlyFilesystem`, `StorageFull`,
+    /// others of the system.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>>;
-    /// Opens a file that lies beside a database and belongs to it. Where somebody else may have put something under its name (a
-    /// link, a file of several names, what is no regular file) the error is `InvalidInput` and says so. The file gets the
-    /// `access` of the database, as far as this process can give it, if it is made here or admits more. Where it cannot give the owner or the group, nobody may do
-    /// more with a file that is made here than with the database.
+    /// Opens a file beside a database. `InvalidInput`, with a reason, if another user may have made
+    /// it (a link, several names, no regular file). One created here, or more open than `access`,
+    /// gets `access` as far as this process can give it. Without owner or group, a created file is
+    /// no more open than the database.
     fn open_beside(&self, path: &Path, mode: OpenMode, access: Option<Access>) -> io::Result<Arc<dyn DiskFile>> {
         let _without_owners = access;
         self.open(path, mode)
     }
-    /// Removes the name `path`. `NotFound` where there is none.
+    /// Removes a name; `NotFound` if missing.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Which file has the name `path`, without opening it, a link itself where it is one; `None` if there is none.
+    /// The file or link of a name, unopened; `None` if missing.
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>>;
-    /// The path of the file itself, absolute and without links. The file need not exist.
+    /// The absolute path without links of a file, which need not exist.
     fn resolve(&self, path: &Path) -> io::Result<std::path::PathBuf>;
-    /// The absolute path that `path` is, without `.` and `..`, if no part of it is a link: as SQLite's own VFS finds it. `None` where that one
-    /// had better be asked.
+    /// The absolute path without `.` and `..`, if no part is a link, as SQLite's own VFS finds it.
+    /// `None`: ask that VFS.
     fn full_path(&self, path: &Path) -> Option<std::path::PathBuf> {
         let _not_of_this_system = path;
         None
     }
-    /// Whether `path` names a file.
+    /// Name of the file system of `path`, where other machines may use it at the same time.
+    fn shared_between_machines(&self, path: &Path) -> Option<String> {
+        let _of_one_machine = path;
+        None
+    }
+    /// Whether `path` exists.
     fn exists(&self, path: &Path) -> io::Result<bool>;
-    /// Exchanges the files that two names in one directory lead to, in one step. `Unsupported` where it cannot be done.
+    /// Exchanges two names of a directory in one step. `Unsupported` where impossible.
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()>;
-    /// Gives the file `from` the name `to` in the same directory, in one step. `AlreadyExists` if there is such a file.
+    /// Renames a file within its directory, in one step. `AlreadyExists` if `to` does.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// The files in the directory that holds `path`, in any order.
+    /// Files in the directory of `path`.
     fn names_beside(&self, path: &Path) -> io::Result<Vec<std::path::PathBuf>>;
-    /// Makes the file `path`, which does not exist, for the owner of the file `like` and whom that admits.
+    /// Creates a file with the owner and permissions of `like`.
     fn create_like(&self, path: &Path, like: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let _without_owners = like;
         self.open(path, OpenMode::Create)
     }
-    /// Makes creations, removals and changes of names in the directory that holds `path` durable.
+    /// Makes all changes of names in the directory of `path` durable.
     fn sync_dir_of(&self, path: &Path) -> io::Result<()>;
-    /// Makes all that was written to any file of the file system that holds `path` durable (`syncfs`).
+    /// Makes all writes to the file system of `path` durable (`syncfs`).
     fn sync_all_beside(&self, path: &Path) -> io::Result<()>;
-    /// A number for the time since the system was started: it keeps what was written, and what is in shared memory, until the next start.
-    /// `None` where that cannot be told.
+    /// Identifies the system's start: unflushed writes and shared memory last until the next.
+    /// `None`: unknown.
     fn system_start(&self) -> Option<u64> {
         None
     }
-    /// A number for the names in the directory that holds `path` as they are: while it is given, none was made, changed or removed since it
-    /// was given first. `None` where that cannot be told, or not yet.
+    /// Identifies the names in the directory of `path`: equal means unchanged since. `None`:
+    /// unknown, or not yet.
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
         let _has_no_clock = path;
         Ok(None)
     }
-    /// Whether `every` has passed since this was so at `last`, for who looks now and then; it is so now then. A disk without a clock always
-    /// says so.
+    /// Whether `every` has passed since `last`, which becomes now. Always, without a clock.
     fn is_due(&self, last: &mut Option<Instant>, every: Duration) -> bool {
         let _has_no_clock = (last, every);
         true
     }
-    /// A file without a name in the directory that holds `near`; it vanishes when dropped.
+    /// A nameless file in the directory of `near`; it ends with its handle.
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>>;
 }
 
-/// One open file. Locks belong to the open file (not to the process): two opens of one file in one
-/// process exclude each other, and dropping the file gives its locks back.
+/// An open file. Locks belong to it, not to the process: two opens exclude each other, and a drop
+/// gives locks back.
 pub trait DiskFile: Send + Sync {
-    /// Which file this is.
+    /// Its identity.
     fn id(&self) -> io::Result<FileId>;
-    /// A number that no other file has had since the system was started: of when and where it was made. `None` where that cannot be told.
+    /// A number that no other file had since the system's start. `None`: unknown.
     fn made(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
-    /// Whose it is; `None` where files have no owners.
+    /// Its owner and permissions; `None` where files have no owners.
     fn access(&self) -> io::Result<Option<Access>> {
         Ok(None)
     }
-    /// Whether no name leads to the file any more.
+    /// Whether it has lost all names.
     fn is_unlinked(&self) -> io::Result<bool> {
         Ok(false)
     }
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
-    /// Whether the file has no bytes.
+    /// Whether it has no bytes.
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
     /// Reads at byte `offset` until `buf` is full or the file ends; returns the bytes read.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut done = 0;
-        // What a read that ended early leaves out is no end of the file: zeros to SQLite, records that were never written to recovery.
+        // Taken for the file's end, a short read gives SQLite zeros and recovery a missing record.
         while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
             match self.read_once_at(rest, offset.saturating_add(done as u64))? {
                 0 => break,
@@ -182,52 +186,52 @@ pub trait DiskFile: Send + Sync {
         }
         Ok(done)
     }
-    /// Reads at byte `offset` what one call of the system gives; 0 only at the end of the file.
+    /// Reads with one call of the system; 0 only at the file's end.
     fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Writes all of `buf` at byte `offset`. Not durable until a flush. `StorageFull` if there is no room.
+    /// Writes all of `buf`, not durable until a flush. `StorageFull` without room.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
-    /// Writes all of `buf` at byte `offset` and makes exactly these bytes durable, in one call
-    /// (`pwritev2(RWF_DSYNC)`). Says nothing of bytes written earlier.
+    /// Writes all of `buf` and makes just these bytes durable, in one call (`pwritev2(RWF_DSYNC)`).
     fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
-    /// Makes everything written to this file, and its length, durable (`fdatasync`).
+    /// Makes all of the file, and its length, durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
-    /// Where the first byte at `offset` or behind it is that is not in a hole, in bytes; `None` if there is none. Where holes are not known,
-    /// that is `offset`.
+    /// The first byte outside holes from `offset` on, or `offset` where holes are unknown; `None`
+    /// if there is none.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {
         Ok(Some(offset))
     }
-    /// Asks the system to begin to write these bytes to the medium, without waiting: a flush that follows finds less to do. Says
-    /// nothing of durability, fails silently, and changes nothing on a disk that may write what it likes at any time.
+    /// Asks the system to begin writing these bytes, so that a later flush takes less. Not durable;
+    /// fails silently.
     fn begin_write_back(&self, offset: u64, len: u64) {
         let _nothing_to_ask = (offset, len);
     }
-    /// Waits until the device has everything written to this file from byte `from` on, which may be in a cache of its own: the next flush of any file there makes it
-    /// durable, if this one has its seal ([`DiskFile::has_seal`]). An error is a failed flush.
+    /// Waits until the device, perhaps its cache, has the bytes from `from` on: with a seal
+    /// ([`DiskFile::has_seal`]), any file's next flush there makes them durable. An error is a
+    /// failed flush.
     fn finish_write_back(&self, from: u64) -> io::Result<()> {
         let _all_of_it = from;
         self.sync()
     }
-    /// Seals a file whose length is durable, and each of whose bytes has been flushed since it was added: it loses the seal when it is truncated, and
-    /// when its bytes are moved on the device. `None` where that cannot be told, or where what is written over does not stay where it was.
+    /// Seals a file whose length is durable and whose bytes have all been flushed once, until it is
+    /// truncated or moved on the device. `None`: unknown, or overwrites go elsewhere.
     fn seal(&self) -> io::Result<Option<FileSeal>> {
         Ok(None)
     }
-    /// Whether the file has this seal: what is written over goes where the medium knows it to be.
+    /// Whether it has this seal: overwrites go to the known place.
     fn has_seal(&self, seal: FileSeal) -> io::Result<bool> {
         let _has_none = seal;
         Ok(false)
     }
-    /// Sets the length in bytes; a longer file reads as zeros there.
+    /// Sets the length in bytes; new bytes are zeros.
     fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Asks for room for the first `len` bytes without changing the length. `StorageFull` if there
-    /// is none; a file system that cannot reserve says `Ok`.
+    /// Reserves room for `len` bytes at the same length. `StorageFull` without it; `Ok` where
+    /// unsupported.
     fn reserve(&self, len: u64) -> io::Result<()>;
-    /// Takes a lock on `len` bytes at `offset` (which need not exist), replacing what this file holds
-    /// there, without waiting. False if another open file holds one that conflicts.
+    /// Locks bytes, which need not exist, in place of this file's lock there, without waiting.
+    /// False on a conflict.
     fn try_lock(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool>;
     /// Gives the lock on these bytes back.
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()>;
-    /// Whether a lock on these bytes, of which this file holds none, would not be to be had now.
+    /// Whether such a lock, on bytes this file has not locked, would fail.
     fn conflicts(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
         let free = self.try_lock(offset, len, kind)?;
         if free {
@@ -235,8 +239,8 @@ pub trait DiskFile: Send + Sync {
         }
         Ok(!free)
     }
-    /// The same for who may be told a little late: lately there was none. `free_at`: when that was; it is kept for these
-    /// bytes from one call to the next. A disk without a clock always looks.
+    /// The same, perhaps a moment late. `free_at`: when there was no conflict, kept per range
+    /// between calls. A disk without a clock always looks.
     fn conflicts_lately(
         &self,
         offset: u64,
@@ -247,17 +251,17 @@ pub trait DiskFile: Send + Sync {
         let _has_no_clock = free_at;
         self.conflicts(offset, len, kind)
     }
-    /// Bytes the device writes all or nothing when aligned: a power of two, at least 512.
+    /// Aligned bytes written all or nothing: a power of two, at least 512.
     fn atomic_unit_bytes(&self) -> u32;
-    /// The first block of the file as memory that every process with this file open shares. What it holds after
-    /// the last of them is gone is anybody's guess. An error where the file system cannot.
+    /// The first block as memory shared by all processes with the file open; unspecified after the
+    /// last has gone. An error where unsupported.
     fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-/// Start and length of a lock as `fcntl` takes them; `InvalidInput` for an empty range, which it
-/// would take as "to the end of any file", and for one past the largest offset.
+/// A lock's range for `fcntl`. `InvalidInput` for an empty one, which it takes as "to the end of
+/// any file", and past the largest offset.
 fn lock_range(offset: u64, len: u64) -> io::Result<(i64, i64)> {
     match (i64::try_from(offset), i64::try_from(len)) {
         (Ok(start), Ok(len)) if len > 0 && start.checked_add(len).is_some() => Ok((start, len)),
@@ -270,7 +274,7 @@ pub fn random() -> crate::base::error::Result<u64> {
     system::random().context(|| "cannot get a random number from the system".into())
 }
 
-/// Reads into `buf`; what was read, less than `buf` where the file ends.
+/// Returns the part of `buf` that was read, shorter at the file's end.
 pub fn read_part<'a>(file: &dyn DiskFile, buf: &'a mut [u8], offset: u64) -> io::Result<&'a mut [u8]> {
     let read = file.read_at(buf, offset)?;
     buf.get_mut(..read).ok_or_else(|| io::Error::other("a read gave more than was asked for"))

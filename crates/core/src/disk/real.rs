@@ -1,7 +1,7 @@
 //! Files of the operating system: [`RealDisk`].
 //!
-//! `write_durable_at` is one `pwritev2(RWF_DSYNC)`, nothing else: the file's identity, its atomic
-//! unit and what the kernel can do are asked once and kept. Locks are open-file-description locks.
+//! A `write_durable_at` is one `pwritev2(RWF_DSYNC)`: all other facts are asked once. Locks are
+//! open-file-description locks.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, IoSlice};
@@ -20,23 +20,23 @@ use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use super::forked::ForkSafeFile;
+use super::network;
 use super::write_back::SEAL_BYTES;
 use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
 use super::{look, write_back};
 
-/// The file system of this machine. Clones share what was learnt about devices.
+/// This machine's. Clones share knowledge of devices.
 #[derive(Clone, Debug, Default)]
 pub struct RealDisk {
     atomic_units: AtomicUnits,
 }
 
 impl RealDisk {
-    /// The file system of this machine.
+    /// This machine's files.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The file that `open` opens.
     fn wrap(&self, open: impl FnOnce() -> io::Result<File>) -> io::Result<Arc<dyn DiskFile>> {
         note_limit();
         Ok(Arc::new(RealFile {
@@ -51,9 +51,13 @@ impl RealDisk {
 }
 
 impl Disk for RealDisk {
+    fn shared_between_machines(&self, path: &Path) -> Option<String> {
+        network::shared_at(path)
+    }
+
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let mut options = OpenOptions::new();
-        // Nobody waits for the other end of a pipe; std adds O_CLOEXEC and retries EINTR.
+        // Never waits at a pipe; std adds O_CLOEXEC and retries EINTR.
         options.read(true).mode(0o644).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
         match mode {
             OpenMode::ReadOnly => {}
@@ -81,7 +85,6 @@ impl Disk for RealDisk {
                         if let Some(access) = access
                             && access_of(&file)?.admits_more_than(access)
                         {
-                            // Of another user it stays as it is.
                             let _ = restrict(&file, access);
                         }
                         return Ok(file);
@@ -101,7 +104,7 @@ impl Disk for RealDisk {
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, RenameFlags::NOREPLACE) {
-            // What a file system says that does not know the flag.
+            // The file system lacks the flag.
             Err(Errno::INVAL | Errno::NOSYS) if self.exists(to)? => Err(ErrorKind::AlreadyExists.into()),
             Err(Errno::INVAL | Errno::NOSYS) => fs::rename(from, to),
             done => Ok(done?),
@@ -127,7 +130,7 @@ impl Disk for RealDisk {
 
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
         match path.canonicalize() {
-            // A new file: its directory exists, its name not yet.
+            // The directory exists, the name not yet.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
                 let name = path.file_name().ok_or(e)?;
                 Ok(directory_of(path).canonicalize()?.join(name))
@@ -137,7 +140,7 @@ impl Disk for RealDisk {
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        // access(2) would judge with the rights of the real user, who in a setuid program is another one.
+        // access(2) uses the real user's rights, another's in a setuid program.
         match look::at_path(path) {
             Ok(_) => Ok(true),
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
@@ -148,7 +151,6 @@ impl Disk for RealDisk {
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
         let done = rustix::fs::renameat_with(rustix::fs::CWD, one, rustix::fs::CWD, other, RenameFlags::EXCHANGE);
         match done {
-            // What a file system says that does not know the flag.
             Err(Errno::INVAL | Errno::NOSYS) => Err(ErrorKind::Unsupported.into()),
             done => Ok(done?),
         }
@@ -173,17 +175,17 @@ impl Disk for RealDisk {
         *BOOT.get_or_init(this_boot)
     }
 
-    /// The time at which the directory was changed last, if that is long enough ago for the next change to get another one (rule
+    /// When the directory changed, if long enough ago for the next change to get another time (rule
     /// NamesFlushedOnce).
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
-        // Without a clock that runs while it is off, a machine may tell the same times after each start.
+        // A clock that stops while off may repeat times after a start.
         let Some(boot) = self.system_start() else { return Ok(None) };
         let dir = fs::metadata(directory_of(path))?;
         let (Ok(changed), Ok(changed_ns)) = (u64::try_from(dir.ctime()), u64::try_from(dir.ctime_nsec())) else {
             return Ok(None);
         };
         let changed_at = SystemTime::UNIX_EPOCH + Duration::new(changed, u32::try_from(changed_ns).unwrap_or(0));
-        // Where it keeps seconds only, a clock that was set back may well tell one of them twice.
+        // A clock set back may repeat a time in seconds.
         let is_settled = SystemTime::now().duration_since(changed_at).is_ok_and(|age| age >= CLOCK_STEP);
         Ok((is_settled && !changed_ns.is_multiple_of(COARSE_NS)).then_some(NamesStamp([
             boot ^ dir.dev().rotate_left(32),
@@ -195,7 +197,7 @@ impl Disk for RealDisk {
 
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
         let dir = match File::open(directory_of(path)) {
-            // It may be written and not read. What makes its names durable then makes all of the file system durable.
+            // Writable, not readable: then its file system is flushed.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
                 let Ok(file) = tempfile::tempfile_in(directory_of(path)) else { return Err(e) };
                 return Ok(rustix::fs::syncfs(&file)?);
@@ -203,7 +205,7 @@ impl Disk for RealDisk {
             dir => dir?,
         };
         match rustix::fs::fsync(&dir) {
-            // A file system that cannot sync directories says EINVAL: there is nothing more to do.
+            // Directories cannot be synced here.
             Err(Errno::INVAL) => Ok(()),
             done => Ok(done?),
         }
@@ -232,11 +234,10 @@ impl Disk for RealDisk {
     }
 }
 
-/// Opens a file that exists, if it is a regular file of one name and the name is its own (rule SideFilesPrivate).
+/// Opens a regular file that has one name, which is no link (rule SideFilesPrivate).
 fn open_own(path: &Path, mode: OpenMode) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(mode != OpenMode::ReadOnly);
-    // Nobody waits for the other end of a pipe.
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
     let refused = |what| {
         let why = "onewrite uses no such file beside a database, since somebody else may have put it there. Look what it \
@@ -260,7 +261,7 @@ fn open_own(path: &Path, mode: OpenMode) -> io::Result<File> {
     }
 }
 
-/// Makes a file, for nobody else until `give` has made it whose it should be.
+/// Creates a file that is private until `give` has set its access.
 fn make_own(path: &Path, give: impl FnOnce(&File) -> io::Result<()>) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     match give(&file) {
@@ -277,8 +278,8 @@ fn access_of(file: &File) -> io::Result<Access> {
     Ok(Access { uid: found.uid, gid: found.gid, mode: found.mode & 0o777 })
 }
 
-/// Gives a file of this process the owner, group and permissions of a database. Only a process of root can give it to
-/// another user. Without the group, its own one may do what everybody may.
+/// Gives a file the owner, group and permissions of a database; only root can change the user.
+/// Without the group, the own group gets the permissions of all.
 fn restrict(file: &File, access: Access) -> io::Result<()> {
     let own = access_of(file)?;
     if own.uid != access.uid {
@@ -290,20 +291,19 @@ fn restrict(file: &File, access: Access) -> io::Result<()> {
     file.set_permissions(fs::Permissions::from_mode(mode))
 }
 
-/// One open file of the operating system.
 #[derive(Debug)]
 struct RealFile {
     file: ForkSafeFile,
     id: OnceLock<FileId>,
     words: OnceLock<Arc<SharedWords>>,
     atomic_unit: OnceLock<u32>,
-    /// Set when the kernel or the file system turned `RWF_DSYNC` down.
+    /// The kernel or file system refused `RWF_DSYNC`.
     without_dsync: AtomicBool,
     atomic_units: AtomicUnits,
 }
 
-/// How large this process may make a file (`RLIMIT_FSIZE`), as of the last file that was opened or grew. Whoever writes beyond
-/// that is ended by a signal, or gets `EFBIG` where that is ignored.
+/// `RLIMIT_FSIZE` when a file was last opened or grown. A write beyond it raises a signal, or
+/// `EFBIG` where that is ignored.
 static FILE_BYTES_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 
 fn note_limit() {
@@ -336,7 +336,6 @@ impl RealFile {
     }
 }
 
-/// The kernel's words for a lock of the open file description.
 fn lock_of(offset: u64, len: u64, kind: libc::c_int) -> io::Result<libc::flock> {
     let (start, len) = lock_range(offset, len)?;
     Ok(libc::flock {
@@ -377,7 +376,7 @@ impl DiskFile for RealFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        // Cheaper than a look at all that is to be known of the file. Nobody reads or writes where this leaves the offset.
+        // Cheaper than a stat; the file's offset is unused.
         Ok(rustix::fs::seek(&self.file, SeekFrom::End(0))?)
     }
 
@@ -389,7 +388,6 @@ impl DiskFile for RealFile {
         match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
             Ok(at) => Ok(Some(at.max(offset))),
             Err(Errno::NXIO) => Ok(None),
-            // The file system does not tell.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(Some(offset)),
             Err(e) => Err(e.into()),
         }
@@ -401,13 +399,14 @@ impl DiskFile for RealFile {
 
     fn finish_write_back(&self, from: u64) -> io::Result<()> {
         match write_back::finish(&self.file, from) {
-            // What is no error of the medium is one of a kernel, or a sandbox, without the call.
+            // Other errors than the medium's: a kernel or sandbox lacks the call.
             Err(e) if e.raw_os_error() != Some(libc::EIO) && e.kind() != ErrorKind::StorageFull => self.sync(),
             done => done,
         }
     }
 
-    /// On ext4 and its kin, where blocks stay in their places: the seal is a block behind the end, which every truncation takes (rule MarkWithFirstRecord).
+    /// Where blocks stay in place (ext4 and its kin): the seal is a block behind the end, which
+    /// every truncation takes (rule MarkWithFirstRecord).
     fn seal(&self) -> io::Result<Option<FileSeal>> {
         const EXT4: u64 = 0xef53;
         let is_ext4 = u64::try_from(rustix::fs::fstatfs(&self.file)?.f_type) == Ok(EXT4);
@@ -449,7 +448,7 @@ impl DiskFile for RealFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // Not retried, not even after EINTR: a second fdatasync may say Ok without having written.
+        // Not retried, even after EINTR: a second fdatasync may say Ok without a write.
         Ok(rustix::fs::fdatasync(&self.file)?)
     }
 
@@ -515,20 +514,18 @@ impl DiskFile for RealFile {
     }
 }
 
-/// How long nobody is taken to have taken a lock that was free, where it does not matter much.
+/// A free lock counts as free this long.
 const LATELY: Duration = Duration::from_micros(100);
 
-/// Atomic unit of each device asked about so far.
 #[derive(Clone, Debug, Default)]
 struct AtomicUnits(Arc<Mutex<FxHashMap<u64, u32>>>);
 
-/// What every device writes all or nothing: the oldest sector size.
+/// The oldest sector size.
 const ATOMIC_UNIT_BYTES_MIN: u32 = 512;
-/// No page of SQLite is larger.
+/// SQLite's largest page.
 const ATOMIC_UNIT_BYTES_MAX: u32 = 65536;
 
 impl AtomicUnits {
-    /// Of the device `dev`, on which `file` is.
     fn of(&self, file: &File, dev: u64) -> u32 {
         *self.0.lock().entry(dev).or_insert_with(|| {
             let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
@@ -539,8 +536,7 @@ impl AtomicUnits {
     }
 }
 
-/// `queue/physical_block_size` of a block device, or of the disk a partition lies on; none if the
-/// device does not say or does not begin at such a block.
+/// The physical block of the device or its partition's disk; none if unknown or misaligned.
 fn physical_block_bytes(device: &Path) -> Option<u64> {
     let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     // -1, misaligned, fails to parse and counts as an offset.
@@ -551,7 +547,7 @@ fn physical_block_bytes(device: &Path) -> Option<u64> {
     number(device.join("queue/physical_block_size")).or_else(|| number(device.join("../queue/physical_block_size")))
 }
 
-/// The smaller of both, as a power of two within the limits; the least where one is unknown.
+/// The smaller, rounded down to a power of two within the limits; the least if unknown.
 fn atomic_unit(physical_block: Option<u64>, fs_block: Option<u64>) -> u32 {
     let (Some(physical_block), Some(fs_block)) = (physical_block, fs_block) else { return ATOMIC_UNIT_BYTES_MIN };
     let bytes = physical_block.min(fs_block).min(ATOMIC_UNIT_BYTES_MAX.into()) as u32;
@@ -559,12 +555,11 @@ fn atomic_unit(physical_block: Option<u64>, fs_block: Option<u64>) -> u32 {
     power.max(ATOMIC_UNIT_BYTES_MIN)
 }
 
-/// Times of a file system are those of a clock that steps every 10 ms at most.
+/// Above the clock step of a file system, 10 ms at most.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
-/// Those of one that keeps seconds or hundredths are multiples of this, in nanoseconds.
+/// In nanoseconds, of coarse times.
 const COARSE_NS: u64 = 10_000_000;
 
-/// A number of the system's for the time since it was started.
 fn this_boot() -> Option<u64> {
     let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(32).collect();
@@ -572,7 +567,6 @@ fn this_boot() -> Option<u64> {
     u64::try_from((id >> 64) ^ (id & u128::from(u64::MAX))).ok()
 }
 
-/// The directory that holds the name `path`.
 fn directory_of(path: &Path) -> &Path {
     match path.parent() {
         Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
@@ -581,8 +575,7 @@ fn directory_of(path: &Path) -> &Path {
     }
 }
 
-/// Moves a file to a descriptor of at least `min`. 3 keeps it off the standard ones: a host that
-/// closed those and then prints would write into the file.
+/// 3 avoids the standard descriptors, into which a host that closed them may print.
 fn at_descriptor(file: File, min: RawFd) -> io::Result<File> {
     if file.as_raw_fd() >= min {
         return Ok(file);
@@ -590,7 +583,6 @@ fn at_descriptor(file: File, min: RawFd) -> io::Result<File> {
     Ok(rustix::io::fcntl_dupfd_cloexec(file.as_fd(), min)?.into())
 }
 
-/// What is left after `done` bytes of `buf` were written at `offset`.
 fn advance(buf: &[u8], offset: u64, done: usize) -> io::Result<(&[u8], u64)> {
     match buf.get(done..) {
         Some(rest) if done > 0 => Ok((rest, offset + done as u64)),
@@ -617,7 +609,6 @@ mod tests {
         file.set_len(1 << 30).unwrap();
         assert_eq!(file.next_data(100).unwrap(), Some(100));
         let found = file.next_data(1 << 20).unwrap().unwrap();
-        // A file system without holes says so of each byte.
         assert!((1 << 20..=64 << 20).contains(&found), "{found}");
         let behind = file.next_data((64 << 20) + 4096).unwrap();
         assert!(behind.is_none_or(|at| at == (64 << 20) + 4096), "{behind:?}");
@@ -636,7 +627,6 @@ mod tests {
         assert!(RealDisk::new().open(dir.path(), OpenMode::ReadOnly).is_err());
     }
 
-    /// Names have a stamp when they have been as they are for a while, and another one after each change.
     #[test]
     fn a_directory_that_changes_has_another_stamp() {
         let dir = tempfile::tempdir().unwrap();
@@ -679,7 +669,6 @@ mod tests {
         bytes
     }
 
-    /// Write calls this thread has made, where the kernel counts them.
     fn write_calls() -> Option<u64> {
         let io = fs::read_to_string("/proc/thread-self/io").ok()?;
         io.lines().find_map(|line| line.strip_prefix("syscw: "))?.parse().ok()

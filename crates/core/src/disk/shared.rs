@@ -1,7 +1,6 @@
-//! Memory that processes share: the first block of a file, as words that are read and written whole.
+//! Memory shared by processes: a file's first block.
 //!
-//! A mapping is sound here because its type is nothing but atomics: every
-//! bit pattern is a value, and whatever another process stores at any time is a store like one of our own.
+//! The mapping is sound because it is all atomics: every bit pattern is a value, from any process.
 
 #![allow(unsafe_code)]
 
@@ -22,17 +21,17 @@ pub const LONGS: usize = 448;
 /// Number of [`Words::shorts`].
 pub const SHORTS: usize = 128;
 
-/// What lies in the first block.
+/// The first block.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Words {
     /// Numbers.
     pub longs: [AtomicU64; LONGS],
-    /// Numbers to sleep on.
+    /// Words to sleep on.
     pub shorts: [AtomicU32; SHORTS],
 }
 
-/// Bytes that are mapped, from the beginning of the file.
+/// From the file's beginning.
 pub const BYTES: usize = size_of::<Words>();
 const _: () = assert!(BYTES == 4096 && align_of::<Words>() <= 8, "the words are the smallest block of a log");
 
@@ -46,11 +45,11 @@ impl Default for Words {
 enum WordsMemory {
     /// A page of a file.
     Mapped(NonNull<Words>),
-    /// A page of a file that may only be read, and what this process would have written to it.
+    /// Read-only, with this process's stores.
     Observed { shared: NonNull<Words>, own: Box<Words> },
-    /// Memory of this process: on a simulated disk, or where a file cannot be mapped.
+    /// On a simulated disk, or where mapping fails.
     Memory(Box<Words>),
-    /// What a simulated process shares until it dies, and what it has to itself then.
+    /// Private once the simulated process is dead.
     Until { dead: Arc<AtomicBool>, shared: Arc<SharedWords>, own: Box<Words> },
 }
 
@@ -70,8 +69,7 @@ impl Default for SharedWords {
 }
 
 impl SharedWords {
-    /// Maps the first block of `file`, which holds it. Where the file was opened to be read only, see
-    /// [`SharedWords::to_write`].
+    /// For a read-only `file` see [`SharedWords::to_write`].
     pub fn map(file: &File) -> io::Result<SharedWords> {
         match map_as(file, ProtFlags::READ | ProtFlags::WRITE) {
             Ok(at) => Ok(SharedWords(WordsMemory::Mapped(at))),
@@ -82,8 +80,7 @@ impl SharedWords {
         }
     }
 
-    /// The words to store to: those that are shared, or, where they may only be read, words of this value's own, which nobody
-    /// else sees.
+    /// Private ones if the shared are read-only.
     pub fn to_write(&self) -> &Words {
         match &self.0 {
             WordsMemory::Observed { own, .. } => own,
@@ -91,12 +88,12 @@ impl SharedWords {
         }
     }
 
-    /// The same words for a simulated process: once it is `dead`, whatever it still does to them happens nowhere.
+    /// For a simulated process: stores have no effect once it is `dead`.
     pub fn until(self: Arc<Self>, dead: Arc<AtomicBool>) -> SharedWords {
         SharedWords(WordsMemory::Until { dead, shared: self, own: Box::default() })
     }
 
-    /// The same values in memory of their own.
+    /// A private copy.
     pub fn copy(&self) -> SharedWords {
         let copy = Words::default();
         for (to, from) in copy.longs.iter().zip(&self.longs) {
@@ -126,7 +123,8 @@ impl Deref for SharedWords {
 
     fn deref(&self) -> &Words {
         match &self.0 {
-            // SAFETY: the mapping is page-aligned, as long as the words, and lives until `self` is dropped.
+            // SAFETY: the mapping is page-aligned, as long as the words, and lives until `self` is
+            // dropped.
             WordsMemory::Mapped(at) | WordsMemory::Observed { shared: at, .. } => unsafe { at.as_ref() },
             WordsMemory::Memory(words) => words,
             WordsMemory::Until { dead, own, .. } if dead.load(Ordering::SeqCst) => own,
@@ -140,8 +138,8 @@ impl Drop for SharedWords {
         if let WordsMemory::Mapped(at) | WordsMemory::Observed { shared: at, .. } = &self.0 {
             let mut no_fork = NoFork::new();
             no_fork.unmapped(at.addr().get(), BYTES);
-            // SAFETY: the mapping is ours, and nothing borrowed from `self` outlives it. Unmapping what was
-            // mapped does not fail.
+            // SAFETY: the mapping is ours, and nothing borrowed from `self` outlives it. Unmapping
+            // what was mapped does not fail.
             let _ = unsafe { munmap(at.as_ptr().cast(), BYTES) };
         }
     }

@@ -1,4 +1,4 @@
-//! What a database has cost so far: for people who count the writes to their SD card.
+//! A database's cost, for users who count writes to an SD card.
 
 use std::fmt::Write as _;
 use std::io;
@@ -7,54 +7,53 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::disk::DiskFile;
 
-/// Counters of one database since this process opened it.
+/// Since this process opened the database.
 #[derive(Default, Debug)]
 pub struct Stats {
-    /// Write transactions committed.
+    /// Write transactions.
     pub commits: AtomicU64,
-    /// Of these, those that went in place.
+    /// Of these, in place.
     pub in_place: AtomicU64,
     /// Pages of those.
     pub in_place_pages: AtomicU64,
-    /// Bytes of the undo records in them.
+    /// Bytes of their undo records.
     pub undo_bytes: AtomicU64,
-    /// Transactions of an in-page scheme that went through the log, because a page had no room for its undo record.
+    /// In-page transactions that used the log: no room for undo.
     pub undo_misfits: AtomicU64,
-    /// Records appended to the log.
+    /// Records appended.
     pub records: AtomicU64,
-    /// Bytes of those records.
+    /// Their bytes.
     pub record_bytes: AtomicU64,
-    /// Pages those records changed.
+    /// Their pages.
     pub record_pages: AtomicU64,
-    /// Pages that streamed into the log because their transaction was big.
+    /// Pages streamed.
     pub streamed_pages: AtomicU64,
     /// Checkpoints.
     pub checkpoints: AtomicU64,
-    /// Pages that checkpoints wrote to home.
+    /// Pages brought home.
     pub checkpoint_pages: AtomicU64,
-    /// How often the two files of the scheme `dash` exchanged their names.
+    /// Exchanges under `dash`.
     pub exchanges: AtomicU64,
-    /// Transactions for which the connection stepped aside.
+    /// Passthrough transactions.
     pub asides: AtomicU64,
-    /// Write system calls, those that flush included.
+    /// Write calls, flushing ones included.
     pub writes: AtomicU64,
-    /// Bytes of those.
+    /// Their bytes.
     pub write_bytes: AtomicU64,
-    /// Flushes: syncs and writes that flush.
+    /// Syncs and flushing writes.
     pub flushes: AtomicU64,
-    /// Sync system calls.
+    /// Sync calls.
     pub syncs: AtomicU64,
     /// Snapshots pinned now.
     pub snapshots: AtomicU64,
 }
 
 impl Stats {
-    /// Adds `n` to a counter.
+    /// Adds to a counter.
     pub fn add(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Relaxed);
     }
 
-    /// Each counter with its name.
     fn rows(&self) -> [(&'static str, &AtomicU64); 18] {
         [
             ("commits", &self.commits),
@@ -91,7 +90,7 @@ impl Stats {
         out
     }
 
-    /// The unit of what [`Stats::text`] tells under a name.
+    /// For a name in [`Stats::text`].
     pub fn unit(name: &str) -> &'static str {
         match name {
             "commits" | "in_place" | "undo_misfits" | "asides" => "transactions",
@@ -110,14 +109,13 @@ impl Stats {
     }
 }
 
-/// A file whose writes and flushes are counted.
+/// Counts writes and flushes.
 pub struct CountedFile {
     file: Arc<dyn DiskFile>,
     stats: Arc<Stats>,
 }
 
 impl CountedFile {
-    /// Counts what is done to `file` in `stats`.
     pub fn wrap(file: Arc<dyn DiskFile>, stats: Arc<Stats>) -> Arc<dyn DiskFile> {
         Arc::new(CountedFile { file, stats })
     }

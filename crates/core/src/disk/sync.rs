@@ -1,5 +1,4 @@
-//! What the concurrent parts wait with, in one place: the model checker (`tests/model.rs`) compiles those parts
-//! against its own.
+//! Waiting for the concurrent parts: the model checker (`tests/model.rs`) has its own.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -8,21 +7,28 @@ use std::time::{Duration, Instant};
 pub use parking_lot::MutexGuard;
 pub use std::thread;
 
-/// A lock that each thread has for a moment. Whoever finds it taken looks again for some microseconds: the one that has it runs,
-/// mostly, on another processor. A thread that lets others run meanwhile, as `parking_lot` does after one microsecond, comes back
-/// when these have had their turns, and it may be the one that has the writer's place.
+/// Held for moments. A waiter spins for microseconds, as the holder mostly runs; one that yields
+/// returns after all others, perhaps with the writer's place.
 #[derive(Default)]
 pub struct Mutex<T>(parking_lot::Mutex<T>);
 
 impl<T> Mutex<T> {
-    /// Nobody has it.
     pub const fn new(value: T) -> Mutex<T> {
         Mutex(parking_lot::Mutex::new(value))
     }
 
-    /// Has it, once nobody else has.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.0.try_lock().or_else(|| self.look_again()).unwrap_or_else(|| self.0.lock())
+    }
+
+    /// Has it, if it becomes free within so many looks.
+    pub fn try_lock(&self, looks: u32) -> Option<MutexGuard<'_, T>> {
+        (0..looks).find_map(|_| {
+            self.0.try_lock().or_else(|| {
+                thread::yield_now();
+                None
+            })
+        })
     }
 
     #[cold]
@@ -34,50 +40,47 @@ impl<T> Mutex<T> {
         })
     }
 
-    /// The caller alone knows of it.
+    /// The caller is the only owner.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
 }
 
-/// How often whoever finds a lock taken looks again before others may run.
+/// Looks before others may run.
 const LOOKS: u32 = 100;
 
 const EMPTY: u8 = 0;
 const ASLEEP: u8 = 1;
 const SET: u8 = 2;
 
-/// Something one thread waits for, once.
+/// For one thread, once.
 pub struct Event {
     state: AtomicU8,
     waiter: thread::Thread,
 }
 
 impl Event {
-    /// For the calling thread.
     pub fn new() -> Event {
         Event { state: AtomicU8::new(EMPTY), waiter: thread::current() }
     }
 
-    /// It has happened; `value` of those who ask is true from now on.
+    /// The callers' `value` is true from now on.
     pub fn set(&self) {
         if self.state.swap(SET, Ordering::AcqRel) == ASLEEP {
             self.waiter.unpark();
         }
     }
 
-    /// Whether it has happened.
     pub fn is_set(&self) -> bool {
         self.state.load(Ordering::Acquire) == SET
     }
 
-    /// It may happen again. Only the thread that waits calls this, and looks afterwards at what it was told of.
+    /// By the waiting thread, which looks at its condition afterwards.
     pub fn reset(&self) {
         self.state.store(EMPTY, Ordering::Release);
     }
 
-    /// Waits for it without sleeping, for so long: where what is waited for happens on another processor, that is
-    /// sooner than a thread wakes up.
+    /// Sooner than a wake-up if the event is on another processor.
     pub fn spin(&self, spin: Duration) -> bool {
         if spin.is_zero() || !has_processors() {
             return self.is_set();
@@ -96,7 +99,7 @@ impl Event {
         }
     }
 
-    /// Waits for it. The thread for which it was made calls this, as the other two.
+    /// By the thread it was made for, as the other two.
     pub fn wait(&self) {
         if self.state.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             while !self.is_set() {
@@ -105,12 +108,10 @@ impl Event {
         }
     }
 
-    /// Waits for it so long at most; whether it happens is not certain.
     pub fn nap(&self, nap: Duration) -> bool {
         self.wait_until(Instant::now() + nap)
     }
 
-    /// Waits for it until `deadline` at most.
     pub fn wait_until(&self, deadline: Instant) -> bool {
         if self.state.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return true;
@@ -128,7 +129,6 @@ impl Event {
     }
 }
 
-/// Looks at an event between two looks at the clock.
 const SPINS: u32 = 40;
 
 fn has_processors() -> bool {
@@ -136,16 +136,15 @@ fn has_processors() -> bool {
     *MANY.get_or_init(|| thread::available_parallelism().is_ok_and(|n| n.get() > 1))
 }
 
-/// What is known of how a thread spends its time.
 pub mod idle {
     use std::time::{Duration, Instant};
 
     pub use crate::disk::system::{Task, processor};
 
-    /// Processor time that a transaction may take before it writes, in clock ticks of 10 ms.
+    /// A transaction's processor time before it writes, in ticks of 10 ms.
     const TICKS_MAX: u64 = 1;
 
-    /// Watches a thread that may do something soon, or not: how long it has had the time to.
+    /// How long a thread could act and did not.
     pub struct Watch {
         task: Task,
         ticks: Option<u64>,
@@ -154,14 +153,13 @@ pub mod idle {
     }
 
     impl Watch {
-        /// Begins now.
         pub fn new(task: Task) -> Watch {
             let ticks = task.look().map(|(_, ticks)| ticks);
             Watch { task, ticks, last: Instant::now(), idle: Duration::ZERO }
         }
 
-        /// How long the thread has slept, or gone about something else. Time in which it was kept from its processor is
-        /// no such time, and more than `nap` since the last look says that the caller was.
+        /// Time asleep or in other work; not without a processor, nor the caller's own such time,
+        /// in which it comes over `nap` late.
         pub fn idle(&mut self, nap: Duration) -> Duration {
             let now = Instant::now();
             let passed = (now - self.last).min(2 * nap);
@@ -187,7 +185,6 @@ mod tests {
 
     const NAP: Duration = Duration::from_millis(10);
 
-    /// What is seen of a thread that does `what` until it is told to stop, once it has been idle for so long.
     fn watch(what: impl Fn() + Send) -> Duration {
         let done = AtomicBool::new(false);
         std::thread::scope(|s| {

@@ -1,5 +1,4 @@
-//! What onewrite needs of the operating system besides files: to wait for another process, a clock that all processes share, how
-//! a thread spends its time, random numbers, the bytes of a name. `docs/platforms.md` lists it for other systems.
+//! The operating system besides files, for one list of ports (`docs/platforms.md`).
 
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
@@ -11,29 +10,29 @@ use std::time::Duration;
 
 use rustix::thread::futex;
 
-/// Sleeps until another process [wakes](wake) those that wait at `word`, in memory that both share, for `nap` at most; not at all
-/// if it is not `seen` any more. Returns early at times: the caller looks at what it waits for.
+/// Sleeps until another process [wakes](wake) waiters at `word`, `nap` at most; not if `word` is no
+/// longer `seen`. May return early: the caller checks its condition.
 pub fn wait(word: &AtomicU32, seen: u32, nap: Duration) {
     let tv_sec = i64::try_from(nap.as_secs()).unwrap_or(i64::MAX);
     let timeout = futex::Timespec { tv_sec, tv_nsec: i64::from(nap.subsec_nanos()) };
-    // Woken, late, interrupted or changed before it slept: what the caller looks at says what holds.
+    // The caller's condition decides in any case.
     let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&timeout));
 }
 
-/// Wakes one of those that wait at `word`, or all of them.
+/// One waiter, or all.
 pub fn wake(word: &AtomicU32, all: bool) {
     let _ = futex::wake(word, futex::Flags::empty(), if all { u32::MAX >> 1 } else { 1 });
 }
 
-/// A clock that never goes back and is the same for all processes, in microseconds: by way of libc, since rustix looks the kernel's
-/// vDSO up by itself and reads past what valgrind shows of it.
+/// Monotonic, for all processes, in microseconds. By libc: rustix reads past the part of the vDSO
+/// that valgrind shows.
 pub fn clock_us() -> u64 {
     // The monotonic clock is always there.
     let now = nix::time::ClockId::CLOCK_MONOTONIC.now().map_or(Duration::ZERO, Duration::from);
     now.as_micros() as u64
 }
 
-/// The processor that runs the calling thread, at this moment; `None` where that is not known.
+/// Of the calling thread; `None` if unknown.
 pub fn processor() -> Option<usize> {
     #[cfg(target_os = "linux")]
     return nix::sched::sched_getcpu().ok();
@@ -41,7 +40,7 @@ pub fn processor() -> Option<usize> {
     None
 }
 
-/// A thread of this process, if it has a number.
+/// A thread, if it has a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task(Option<u32>);
 
@@ -54,7 +53,7 @@ impl Task {
         Task(known)
     }
 
-    /// Whether it is about to run, and the processor time it has had, in clock ticks of 10 ms. `None` where that is not known.
+    /// Ready to run, and processor time in ticks of 10 ms; `None` if unknown.
     pub fn look(self) -> Option<(bool, u64)> {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.0?)).ok()?;
         let (_, fields) = stat.rsplit_once(')')?;
@@ -71,17 +70,17 @@ pub fn random() -> io::Result<u64> {
     getrandom::u64().map_err(|e| io::Error::other(e.to_string()))
 }
 
-/// The bytes of a name, of which each but the separator and zero may be there.
+/// Any but the separator and zero.
 pub fn bytes_of(name: &OsStr) -> &[u8] {
     name.as_bytes()
 }
 
-/// The name of these bytes.
+/// From bytes.
 pub fn name_of(bytes: &[u8]) -> &OsStr {
     OsStr::from_bytes(bytes)
 }
 
-/// The path of these bytes.
+/// From bytes.
 pub fn path_of(bytes: Vec<u8>) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
@@ -91,7 +90,6 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// What names the operating system.
     const SYSTEM: [&str; 7] = ["rustix", "nix::", "libc", "std::os::", "getrandom", "\"/proc", "\"/sys"];
 
     fn names_system(dir: &Path, found: &mut Vec<String>) {
@@ -102,7 +100,7 @@ mod tests {
                 continue;
             }
             let text = fs::read_to_string(&path).unwrap();
-            // What tests do behind the code is their affair.
+            // Tests behind the code may use them.
             let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
             let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
             found.extend(

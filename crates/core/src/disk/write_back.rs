@@ -1,4 +1,4 @@
-//! Asking Linux to write a part of a file, and where it is: `sync_file_range` and `FS_IOC_FIEMAP`, which no crate wraps.
+//! Linux's `sync_file_range` and `FS_IOC_FIEMAP`, which no crate wraps.
 
 #![allow(unsafe_code)]
 
@@ -13,16 +13,15 @@ use rustix::fs::{AtFlags, StatxFlags, statx};
 
 use super::FileSeal;
 
-/// Begins to write what is dirty in these bytes, without waiting for it. What fails is seen by the next flush: only a wait for
-/// the writes would take the error from it.
+/// Errors stay for the next flush: only a wait would consume them.
 pub fn begin(file: &File, offset: u64, len: u64) {
     let _seen_by_the_flush = sync_range(file, offset, len, libc::SYNC_FILE_RANGE_WRITE);
 }
 
-/// Writes what is dirty from byte `from` on, and waits until the device has all of that. It may keep it in a cache of its own.
+/// Waits until the device, perhaps its cache, has the bytes from `from` on.
 pub fn finish(file: &File, from: u64) -> io::Result<()> {
     let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
-    // No bytes mean all to the end.
+    // Zero length means all to the end.
     sync_range(file, from, 0, all)
 }
 
@@ -30,17 +29,17 @@ fn sync_range(file: &File, offset: u64, len: u64, flags: libc::c_uint) -> io::Re
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    // SAFETY: numbers alone are given to the kernel, and the descriptor is open as long as `file` is.
+    // SAFETY: numbers alone are given to the kernel, and the descriptor is open as long as `file`
+    // is.
     match unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// More pieces than a log of 64 KiB lies in on any disk that has room.
+/// A log of 64 KiB has fewer pieces.
 const EXTENTS: usize = 8;
 
-/// The kernel's `struct fiemap`.
 #[repr(C)]
 #[derive(Default)]
 struct Fiemap {
@@ -53,7 +52,6 @@ struct Fiemap {
     extents: [Extent; EXTENTS],
 }
 
-/// The kernel's `struct fiemap_extent`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, Hash)]
 struct Extent {
@@ -77,8 +75,8 @@ mod request {
     nix::ioctl_readwrite_bad!(fiemap, nix::request_code_readwrite!(b'f', 11, 32), super::Fiemap);
 }
 
-/// How long the file is, in bytes, if what is written to it goes to its blocks alone. A journal for data (`data=journal`) would have it until a commit
-/// of its own, and ext4 then says, on kernels from 6.1 on, that nobody may write past the cache.
+/// In bytes, if writes go to the file's blocks alone. A data journal (`data=journal`) would hold
+/// them first; ext4 then refuses direct I/O, from Linux 6.1 on.
 fn bytes_in_place(file: &File) -> Option<u64> {
     let asked = StatxFlags::DIOALIGN | StatxFlags::SIZE;
     let found = statx(file, c"", AtFlags::EMPTY_PATH, asked).ok()?;
@@ -88,17 +86,17 @@ fn bytes_in_place(file: &File) -> Option<u64> {
 /// Bytes of a seal: at most a block.
 pub const SEAL_BYTES: u64 = 4096;
 
-/// Where the seal begins behind a file of `bytes`.
 pub fn seal_at(bytes: u64) -> u64 {
     bytes.next_multiple_of(SEAL_BYTES)
 }
 
-/// Where on the device the file lies, if all of it up to its end has been written there, in blocks that are its own, and its last piece is a seal:
-/// room behind the end that is not written (rule MarkWithFirstRecord).
+/// The place of a file that is all written, in blocks of its own, with a seal behind: unwritten
+/// room at the end (rule MarkWithFirstRecord).
 pub fn sealed(file: &File) -> Option<FileSeal> {
     let end = seal_at(bytes_in_place(file)?);
     let mut map = Fiemap { length: u64::MAX, extent_count: EXTENTS as u32, ..Fiemap::default() };
-    // SAFETY: `map` is laid out as the kernel's, with room for as many extents as it says, and the descriptor is open.
+    // SAFETY: `map` is laid out as the kernel's, with room for as many extents as it says, and the
+    // descriptor is open.
     unsafe { request::fiemap(file.as_raw_fd(), &raw mut map) }.ok()?;
     let (seal, extents) = map.extents.get(..map.mapped_extents as usize)?.split_last()?;
     let mut reached = 0;

@@ -1,11 +1,11 @@
-//! Decisions over transactions that span several files: sectors of the log, behind its two slots.
+//! Decisions of transactions over several files: sectors of the log, behind its two slots.
 //!
 //! ```text
-//!  block 1 or 2:  slot | decision | decision ... | free ...      each begins a sector, and has as many as its names need
+//!  block 1 or 2:  slot | decision | decision ... | free ...      whole sectors each
 //! ```
 //!
-//! A decision that is there, whole, says that every file's record with its token counts. It stays until each of them is followed,
-//! durable, by another one: then nobody asks any more, and its sectors are free (rule PreparedThenDecided).
+//! A whole decision says that each file's record with its token counts. It stays until each of them
+//! has a durable successor (rule PreparedThenDecided).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -19,40 +19,39 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
 use crate::disk::system;
 
-/// That a transaction over several files is committed.
+/// A transaction's commit in several files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// As in the records.
     pub token: u64,
-    /// Whether every file was flushed. Else the transaction may be lost with the page cache (`synchronous=OFF`).
+    /// False with `synchronous=OFF`: the page cache may be lost.
     pub flushed: bool,
-    /// The files that have a record of it.
+    /// With their records.
     pub files: Vec<DecisionPart>,
 }
 
-/// One file of a transaction over several.
+/// One file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionPart {
-    /// The database, as seen from the directory of the one in whose log the decision is.
+    /// Relative to the directory of the log with the decision.
     pub path: PathBuf,
-    /// The session of its log.
+    /// Of its log.
     pub session: u64,
-    /// Its record.
+    /// Of its record.
     pub tid: Tid,
 }
 
-/// What a sector for decisions holds.
 pub struct Sector {
-    /// Where it is in the file, in bytes.
+    /// Byte in the file.
     pub position: u64,
-    /// Which of those behind the same slot it is.
+    /// Behind its slot.
     pub number: usize,
-    /// The decision that begins here, and how many sectors it has.
+    /// With its count of sectors.
     pub decision: Option<(Decision, usize)>,
 }
 
 impl Decision {
-    /// The bytes of its sectors; `None` if the names of the files do not fit.
+    /// `None` if the files' names do not fit.
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut b = vec![0; at::AT_FILES];
         put(&mut b, at::AT_MAGIC, &at::MAGIC.to_le_bytes());
@@ -74,7 +73,7 @@ impl Decision {
         (b.len() <= at::SECTORS.checked_mul(at::SECTOR_BYTES)?).then_some(b)
     }
 
-    /// The decision that `b` begins with, and how many sectors it has; `None` if there is none, or not a whole one.
+    /// With its count of sectors; `None` unless whole.
     pub fn decode(b: &[u8]) -> Option<(Decision, usize)> {
         let len = usize::try_from(le_u32(b, at::AT_LEN)?).ok()?;
         let sealed = b.get(..len)?;
@@ -101,8 +100,7 @@ impl Decision {
 }
 
 impl LogFile {
-    /// The sectors for decisions of a log with this slot: those behind the slot that it will write next come first, for less depends
-    /// on their block.
+    /// First those behind the slot written next: less depends on their block.
     pub fn decisions(&self, slot: &Slot) -> Result<Vec<Sector>> {
         let mut sectors = Vec::new();
         let block = u64::from(slot.block_bytes);
@@ -120,7 +118,7 @@ impl LogFile {
         Ok(sectors)
     }
 
-    /// Writes a decision, durable if it says so (rule PreparedThenDecided).
+    /// Flushed if it says so (rule PreparedThenDecided).
     pub fn decide(&self, position: u64, decision: &Decision) -> Result<()> {
         let Some(bytes) = decision.encode() else {
             return Err(Error::Misuse("the names of the files of a transaction do not fit".into()));
@@ -134,13 +132,13 @@ impl LogFile {
     }
 }
 
-/// Where `count` free sectors lie one behind the other; `is_free` says so of a decision.
+/// Adjacent free sectors; `is_free` judges a decision.
 pub fn room(
     sectors: &[Sector],
     count: usize,
     mut is_free: impl FnMut(&Decision) -> Result<bool>,
 ) -> Result<Option<u64>> {
-    // How many of the next are of a decision that stays, and where the free ones before this one begin.
+    // Sectors left of a decision; start and count of this free run.
     let (mut kept, mut from, mut free) = (0usize, 0, 0usize);
     for sector in sectors {
         if sector.number == 1 {

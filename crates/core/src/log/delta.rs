@@ -1,5 +1,5 @@
-//! What of a page differs from its base, as records tell it: pieces of absolute bytes, in order. Zeros are told and not repeated, and
-//! the cell pointers of a b-tree page, of which an insert moves half, as numbers of few bits.
+//! Differences between a page and its base: pieces of absolute bytes, in order. Zeros have only a
+//! length; a b-tree page's cell pointers, of which an insert moves half, are numbers of few bits.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -8,28 +8,27 @@ use std::ops::Range;
 use crate::base::layout::{be_u16, home, le_u16, put, record as at};
 use crate::base::types::PageNo;
 
-/// A shorter run of equal bytes between two changed ones is cheaper to repeat than to skip: no piece's head is longer.
+/// Shorter equal runs are cheaper than a new head.
 const MERGE_BYTES: usize = 8;
-/// Longest head of a piece.
 const HEAD_BYTES_MAX: usize = 6;
-/// The same of one that follows without a gap.
+/// A piece that follows without a gap.
 const NEXT_HEAD_BYTES_MAX: usize = 4;
-/// A shorter run of zeros is cheaper to repeat among the bytes beside it than to tell.
+/// Shorter zero runs are cheaper as bytes.
 const ZEROS_BYTES: usize = 16;
 
 const _: () = assert!(HEAD_BYTES_MAX <= MERGE_BYTES && 2 * NEXT_HEAD_BYTES_MAX <= ZEROS_BYTES);
 
-/// Most bytes that [`encode`] adds for a page of `len`.
+/// Most bytes that [`encode`] adds.
 pub fn bytes_max(len: usize) -> usize {
     HEAD_BYTES_MAX + len
 }
 
-/// Adds the pieces in which `new` differs from `base`, or from zeros, to `buf`, which has room for [`bytes_max`]. Returns how many.
+/// Adds pieces to `buf`, which has room for [`bytes_max`]. Returns their number.
 pub fn encode(buf: &mut Vec<u8>, page: PageNo, base: Option<&[u8]>, new: &[u8]) -> u16 {
     let begin = buf.len();
     let (mut count, mut behind) = (0u16, 0);
     for piece in Pieces::of(page, base, new) {
-        // A page has at most 65536 / (MERGE_BYTES + 1) pieces, so the count fits.
+        // At most 65536 / (MERGE_BYTES + 1) pieces.
         count = count.saturating_add(1);
         let (start, len, made_of) = match &piece {
             Piece::Bytes(start, bytes) => (*start, bytes.len(), at::PIECE_BYTES),
@@ -50,7 +49,7 @@ pub fn encode(buf: &mut Vec<u8>, page: PageNo, base: Option<&[u8]>, new: &[u8]) 
     count
 }
 
-/// Takes `count` pieces from the beginning of `rest`, if a page of `page_bytes` has room for them.
+/// Takes `count` pieces; `None` if they do not fit a page of `page_bytes`.
 pub fn walk(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     let mut behind = 0usize;
     for _ in 0..count {
@@ -65,7 +64,7 @@ pub fn walk(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     Some(())
 }
 
-/// Puts the pieces, which [`walk`] took, into `image`, which has the size of a page.
+/// Puts the pieces, which [`walk`] took, into `image`, a page long.
 pub fn apply(mut pieces: &[u8], image: &mut [u8]) {
     let mut behind = 0;
     while !pieces.is_empty()
@@ -81,14 +80,13 @@ pub fn apply(mut pieces: &[u8], image: &mut [u8]) {
     }
 }
 
-/// A piece as it is told.
 enum EncodedPiece<'a> {
     Bytes(&'a [u8]),
     Zeros,
     Numbers(PackedNumbers, &'a [u8]),
 }
 
-/// Takes a piece: where it begins, which is not before `behind`, and how long it is.
+/// Its start, at `behind` or later, and length.
 #[inline]
 fn next_piece<'a>(rest: &mut &'a [u8], behind: usize) -> Option<(usize, usize, EncodedPiece<'a>)> {
     let start = behind.checked_add(usize::try_from(take_number(rest)?).ok()?)?;
@@ -108,7 +106,6 @@ fn next_piece<'a>(rest: &mut &'a [u8], behind: usize) -> Option<(usize, usize, E
     Some((start, len, told))
 }
 
-/// Takes `len` bytes.
 #[inline]
 fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     let (bytes, behind) = rest.split_at_checked(len)?;
@@ -116,7 +113,7 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     Some(bytes)
 }
 
-/// Adds a number below 2^21, seven bits a byte, the lowest first; the highest bit of a byte says that one more follows.
+/// A number below 2^21: seven bits a byte, lowest first; the top bit says that another follows.
 fn put_number(buf: &mut Vec<u8>, mut number: u32) {
     while number >= 0x80 {
         buf.push(number as u8 | 0x80);
@@ -125,7 +122,6 @@ fn put_number(buf: &mut Vec<u8>, mut number: u32) {
     buf.push(number as u8);
 }
 
-/// Takes such a number, of three bytes at most.
 #[inline]
 fn take_number(rest: &mut &[u8]) -> Option<u32> {
     let (number, behind) = match **rest {
@@ -140,7 +136,7 @@ fn take_number(rest: &mut &[u8]) -> Option<u32> {
     Some(number)
 }
 
-/// How numbers of 16 bits are told: the smallest, and how many steps each is above that.
+/// The smallest, and each one's steps above it.
 #[derive(Clone, Copy, Debug)]
 struct PackedNumbers {
     least: u16,
@@ -149,7 +145,7 @@ struct PackedNumbers {
 }
 
 impl PackedNumbers {
-    /// Of the numbers in `bytes`, if it is shorter to tell them so, as a piece of its own within others.
+    /// `None` if numbers are longer than the bytes, with the extra piece's head.
     fn of(bytes: &[u8]) -> Option<PackedNumbers> {
         let first = be_u16(bytes, 0)?;
         let (mut least, mut most, mut step) = (first, first, StepDivider::of(0));
@@ -168,7 +164,7 @@ impl PackedNumbers {
         (told <= bytes.len()).then_some(PackedNumbers { least, step, bits })
     }
 
-    /// Length of so many counts of steps.
+    /// For that many counts of steps.
     fn packed_bytes(count: usize, bits: u32) -> Option<usize> {
         Some(count.checked_mul(usize::try_from(bits).ok()?)?.div_ceil(8))
     }
@@ -211,11 +207,11 @@ impl PackedNumbers {
     }
 }
 
-/// Counts steps of a length without dividing each time.
+/// Divides by a step without a division each time.
 #[derive(Clone, Copy)]
 struct StepDivider {
     len: u16,
-    /// 2^32 / len, and a little more: times a number of 16 bits that is off by less than a step would be.
+    /// 2^32 / len, rounded up: exact for numbers of 16 bits.
     inverse: u64,
 }
 
@@ -224,7 +220,7 @@ impl StepDivider {
         StepDivider { len, inverse: (1u64 << 32).checked_div(len.into()).map_or(0, |inverse| inverse + 1) }
     }
 
-    /// How many are in `distance`; none have no length.
+    /// Zero for a step of no length.
     fn count(self, distance: u16) -> u16 {
         ((u64::from(distance) * self.inverse) >> 32) as u16
     }
@@ -234,12 +230,10 @@ impl StepDivider {
     }
 }
 
-/// The numbers of 16 bits in `bytes`.
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = u16> + '_ {
     bytes.chunks_exact(2).filter_map(|two| be_u16(two, 0))
 }
 
-/// The greatest number that divides both.
 fn divisor(mut a: u16, mut b: u16) -> u16 {
     while let Some(rest) = a.checked_rem(b) {
         (a, b) = (b, rest);
@@ -247,26 +241,22 @@ fn divisor(mut a: u16, mut b: u16) -> u16 {
     a
 }
 
-/// A part of a page that differs from the base.
+/// A differing part of a page.
 enum Piece<'a> {
-    /// From here on it has these bytes.
     Bytes(usize, &'a [u8]),
-    /// From here on so many are zeros.
     Zeros(usize, usize),
-    /// From here on it has these bytes, which are numbers.
     Numbers(usize, &'a [u8], PackedNumbers),
 }
 
-/// The parts of `new` that differ from `base`, in order.
 struct Pieces<'a> {
     base: Option<&'a [u8]>,
     new: &'a [u8],
-    /// The cell pointers, if it is a b-tree page: nothing is wrong if it only looks like one.
+    /// Looking like a b-tree page does no harm.
     pointers: Range<usize>,
     at: usize,
-    /// Where the run of differences ends that `at` is in.
+    /// The end of the differing run around `at`.
     end: usize,
-    /// Numbers in that run.
+    /// In that run.
     numbers: Option<(Range<usize>, PackedNumbers)>,
 }
 
@@ -276,7 +266,7 @@ impl<'a> Pieces<'a> {
         Pieces { base, new, pointers, at: 0, end: 0, numbers: None }
     }
 
-    /// The cell pointers in the run of differences, whole, if they are shorter to tell as numbers.
+    /// If shorter as numbers.
     fn find_numbers(&self) -> Option<(Range<usize>, PackedNumbers)> {
         let first = self.pointers.start;
         let start = self.at.max(first);
@@ -329,7 +319,6 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// The first run of zeros that is worth telling.
 fn zeros(bytes: &[u8]) -> Option<Range<usize>> {
     const { assert!(ZEROS_BYTES >= 15, "eight of them that begin at a multiple of eight are among the run") };
     let is_zero = |byte: &&u8| **byte == 0;
@@ -341,7 +330,7 @@ fn zeros(bytes: &[u8]) -> Option<Range<usize>> {
     })
 }
 
-/// Where the cell pointers of a page are, if it looks like one of a b-tree.
+/// If the page looks like a b-tree page.
 fn pointers(page: PageNo, image: &[u8]) -> Option<Range<usize>> {
     let header_at = if page == PageNo::HEADER { home::HEADER_BYTES } else { 0 };
     let header_bytes = match image.get(header_at)? {
@@ -354,7 +343,7 @@ fn pointers(page: PageNo, image: &[u8]) -> Option<Range<usize>> {
     (pointers.end <= image.len()).then_some(pointers)
 }
 
-/// The next run of bytes from `from` on in which `new` differs from `base` (or from zeros).
+/// From `from` on, against `base` or zeros.
 fn next_range(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<(usize, usize)> {
     let start = from + next_difference(base, new, from)?;
     let rest = new.get(start..)?.chunks(8).map(word);
@@ -365,7 +354,6 @@ fn next_range(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<(usize, us
     Some((start, start + len))
 }
 
-/// Up to eight bytes as a number, the first one lowest.
 fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     match bytes.try_into() {
@@ -375,8 +363,7 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Length of the run of differences that something begins with, over gaps that are too short to end it. A byte of
-/// `words` that is not zero is a difference.
+/// Length of the leading run of differences, over gaps too short to end it; nonzero bytes differ.
 fn run_bytes(words: impl Iterator<Item = u64>) -> usize {
     const { assert!(MERGE_BYTES == 8, "no gap within a word ends a run, and a word without a difference does") };
     let mut end = 0;
@@ -390,7 +377,7 @@ fn run_bytes(words: impl Iterator<Item = u64>) -> usize {
     end
 }
 
-/// How many bytes from `from` on are equal before the first that differs; `None` if all are.
+/// `None` if all are equal.
 fn next_difference(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<usize> {
     const WORD: usize = 32;
     const RUN: usize = 256;
@@ -398,7 +385,7 @@ fn next_difference(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<usize
     match base {
         Some(base) => {
             let base = base.get(from..)?;
-            // Most of a page is as it was: long runs are compared by the library, which has wide instructions.
+            // The library compares long runs with wide instructions.
             let runs = new.chunks_exact(RUN).zip(base.chunks_exact(RUN)).take_while(|(a, b)| a == b).count() * RUN;
             let (rest, old) = (new.get(runs..)?, base.get(runs..)?);
             let words = rest.chunks_exact(WORD).zip(old.chunks_exact(WORD)).take_while(|(a, b)| a == b).count();
@@ -421,7 +408,7 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// Encodes, walks, and applies over `base`, over what a checkpoint tore, and over the new image (invariant I8). Returns the length.
+    /// Applies also over a torn page and the new image (invariant I8). Returns the length.
     fn told(base: Option<&[u8]>, new: &[u8]) -> usize {
         let mut buf = Vec::new();
         let count = encode(&mut buf, PageNo(2), base, new);
@@ -437,7 +424,6 @@ mod tests {
         buf.len()
     }
 
-    /// A leaf of an index with cells at these places.
     fn leaf(cells: &[u16]) -> Vec<u8> {
         let mut page: Vec<u8> = (0..PAGE).map(|i| (i * 31 % 251) as u8).collect();
         page[..3].copy_from_slice(&[10, 0, 0]);
@@ -448,7 +434,6 @@ mod tests {
         page
     }
 
-    /// As cells that `secure_delete` drops, or a split.
     #[test]
     fn zeros_are_told_and_not_repeated() {
         let base = [7; PAGE];
@@ -461,62 +446,61 @@ mod tests {
         assert_eq!(told(Some(&base), &new), (2 + 1) + 3 + (3 + 40) + (3 + 15) + 4);
     }
 
-    /// Half of the cell pointers move when a cell comes between: a bit for each power of two of cells is enough.
     #[test]
     fn cell_pointers_are_numbers_of_few_bits() {
         let mut cells: Vec<u16> = (0..128u16).map(|n| 4096 - 20 * (1 + n * 37 % 128)).collect();
         let base = leaf(&cells);
         cells.insert(28, 4096 - 20 * 129);
         let len = told(Some(&base), &leaf(&cells));
-        // 101 pointers of eight bits, and what says so; the number of cells.
+        // 101 pointers of eight bits, their head, the number of cells.
         assert!(len <= 101 + at::NUMBERS_HEAD_BYTES + 3 + 3, "{len}");
     }
 
     proptest! {
-        #[test]
-        fn steps_are_counted_as_by_division(len: u16, distance: u16) {
-            for len in [len, len >> 8, len >> 12, 1] {
-                prop_assert_eq!(StepDivider::of(len).count(distance), distance.checked_div(len).unwrap_or(0));
-                prop_assert_eq!(StepDivider::of(len).divides(distance), distance.checked_rem(len).unwrap_or(distance) == 0);
-            }
-        }
+    #[test]
+    fn steps_are_counted_as_by_division(len: u16, distance: u16) {
+    for len in [len, len >> 8, len >> 12, 1] {
+    prop_assert_eq!(StepDivider::of(len).count(distance), distance.checked_div(len).unwrap_or(0));
+    prop_assert_eq!(StepDivider::of(len).divides(distance), distance.checked_rem(len).unwrap_or(distance) == 0);
+    }
+    }
 
-        #[test]
-        fn what_is_told_is_what_was(
-            places in proptest::collection::vec(0..512u16, 2..400), step in 1..9u16, at in any::<proptest::sample::Index>(),
-            edits in proptest::collection::vec((0..PAGE, 1..300usize, any::<bool>()), 0..8), fresh: bool,
-        ) {
-            let mut cells: Vec<u16> = places.iter().map(|place| place * step).collect();
-            let base = leaf(&cells);
-            let at = at.index(cells.len());
-            cells.insert(at, cells[0] ^ 1);
-            let mut new = leaf(&cells);
-            for (from, len, zeros) in edits {
-                let to = (from + len).min(PAGE);
-                new[from..to].iter_mut().for_each(|b| *b = if zeros { 0 } else { b.wrapping_mul(29).wrapping_add(1) });
-            }
-            let len = told((!fresh).then_some(&base), &new);
-            prop_assert!(len <= bytes_max(PAGE));
-        }
+    #[test]
+    fn what_is_told_is_what_was(
+    places in proptest::collection::vec(0..512u16, 2..400), step in 1..9u16, at in any::<proptest::sample::Index>(),
+    edits in proptest::collection::vec((0..PAGE, 1..300usize, any::<bool>()), 0..8), fresh: bool,
+    ) {
+    let mut cells: Vec<u16> = places.iter().map(|place| place * step).collect();
+    let base = leaf(&cells);
+    let at = at.index(cells.len());
+    cells.insert(at, cells[0] ^ 1);
+    let mut new = leaf(&cells);
+    for (from, len, zeros) in edits {
+    let to = (from + len).min(PAGE);
+    new[from..to].iter_mut().for_each(|b| *b = if zeros { 0 } else { b.wrapping_mul(29).wrapping_add(1) });
+    }
+    let len = told((!fresh).then_some(&base), &new);
+    prop_assert!(len <= bytes_max(PAGE));
+    }
 
-        #[test]
-        fn numbers_of_any_width_come_back(numbers in proptest::collection::vec(any::<u16>(), 16..200), shift in 0..16u32) {
-            let bytes: Vec<u8> = numbers.iter().flat_map(|n| (n >> shift).to_be_bytes()).collect();
-            if let Some(numbers) = PackedNumbers::of(&bytes) {
-                let mut packed = Vec::new();
-                numbers.encode(&bytes, &mut packed);
-                let mut to = vec![0; bytes.len()];
-                numbers.decode(&packed[at::NUMBERS_HEAD_BYTES..], &mut to);
-                prop_assert_eq!(to, bytes);
-            }
-        }
+    #[test]
+    fn numbers_of_any_width_come_back(numbers in proptest::collection::vec(any::<u16>(), 16..200), shift in 0..16u32) {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|n| (n >> shift).to_be_bytes()).collect();
+    if let Some(numbers) = PackedNumbers::of(&bytes) {
+    let mut packed = Vec::new();
+    numbers.encode(&bytes, &mut packed);
+    let mut to = vec![0; bytes.len()];
+    numbers.decode(&packed[at::NUMBERS_HEAD_BYTES..], &mut to);
+    prop_assert_eq!(to, bytes);
+    }
+    }
 
-        #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0..12u8], 0..200), count in 0..20u16) {
-            let mut rest = &bytes[..];
-            if walk(&mut rest, count, 512).is_some() {
-                apply(&bytes[..bytes.len() - rest.len()], &mut [0; 512]);
-            }
-        }
+    #[test]
+    fn no_bytes_panic(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0..12u8], 0..200), count in 0..20u16) {
+    let mut rest = &bytes[..];
+    if walk(&mut rest, count, 512).is_some() {
+    apply(&bytes[..bytes.len() - rest.len()], &mut [0; 512]);
+    }
+    }
     }
 }

@@ -1,24 +1,22 @@
-//! What the log, the mark and recovery need to know of a scheme.
+//! A scheme's facts for the log, the mark and recovery.
 
-/// How the transactions of a scheme reach the disk.
+/// How a scheme's transactions reach the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Transactions have records in the log, and its slot says how large home is; else home's header does.
+    /// Else home's header, not the slot, has its size.
     pub records: bool,
     /// Durable transactions may have no record.
     pub in_place: bool,
-    /// Home gets what is committed by checkpoints, and the mark says by which it did; else by each commit.
+    /// The mark names the last one; else each commit goes home.
     pub checkpoints: bool,
-    /// The gap and the reserved bytes of a page hold what is the scheme's and not SQLite's.
+    /// A page's gap and reserved bytes are the scheme's, not SQLite's.
     pub in_gaps: bool,
 }
 
 impl Facts {
-    /// Records alone, in a ring.
     pub const LOG: Facts = Facts { records: true, in_place: false, checkpoints: true, in_gaps: false };
 
-    /// Everything that is committed is in the log until a checkpoint: other processes can follow it there, a session can
-    /// follow the one before, and the last checkpoint needs no slot.
+    /// So other processes and sessions follow the log, and the last checkpoint needs no slot.
     pub fn all_in_log(self) -> bool {
         self.records && !self.in_place
     }

@@ -1,4 +1,4 @@
-//! The log file as it lies on the disk: its slots, scanning its records after a crash, and writing them again.
+//! The log file: its slots, and reading, rewriting and wiping its records.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -25,45 +25,42 @@ use crate::disk::beside;
 use crate::disk::{Disk, DiskFile, FileId, FileSeal, NamesStamp, OpenMode, read_part, system};
 use crate::sqlite_format::home::mark;
 
-/// The path of the log of the database at `home`.
+/// The log of the database at `home`.
 pub fn log_path(home: &Path) -> PathBuf {
     beside::path(home, LOG_SUFFIX)
 }
 
-/// The path under which a log is kept whose name is needed for that of another database.
+/// For a log whose name another database needs.
 pub fn aside_path(log: &Path, session: u64) -> PathBuf {
     beside::path(&base(log), &format!("{LOG_SUFFIX}-{session:016x}"))
 }
 
-/// Whether a log was given the name of [`aside_path`].
 pub fn is_aside(log: &Path) -> bool {
     parts(log).is_some_and(|(_, session)| session)
 }
 
-/// The path of the database that a log was made for, as far as the name of the log tells.
+/// The database, as far as the log's name tells.
 pub fn base(log: &Path) -> PathBuf {
     parts(log).map_or_else(|| log.to_owned(), |(name, _)| log.with_file_name(name))
 }
 
-/// The name of the database in that of a log, and whether a session follows; `None` if it is not the name of a log.
 fn parts(log: &Path) -> Option<(&OsStr, bool)> {
     let name = system::bytes_of(log.file_name()?);
     let suffix = LOG_SUFFIX.as_bytes();
     if let Some(base) = name.strip_suffix(suffix) {
         return Some((system::name_of(base), false));
     }
-    // A hyphen and a number of 64 bits.
+    // A hyphen and 16 hexadecimal digits.
     let (name, session) = name.split_last_chunk::<17>()?;
     let is_session =
         session.split_first().is_some_and(|(hyphen, id)| *hyphen == b'-' && id.iter().all(u8::is_ascii_hexdigit));
     Some((system::name_of(name.strip_suffix(suffix).filter(|_| is_session)?), true))
 }
 
-/// The path of the log of `session` that belongs to the file `home` at `path`: the one of that name, or another one
-/// beside it, if the database or the log was given another name since (rule LogFoundBySession). Where there is none, or
-/// no telling which, the path where it should be.
+/// The log of `session` of `home` at `path`, by name or beside it (rule LogFoundBySession). If none
+/// or no single one fits, the path where it should be.
 pub fn path_of_session(disk: &dyn Disk, path: &Path, home: FileId, session: u64) -> PathBuf {
-    // What cannot be read is not it, or the next to open it finds out why.
+    // An unreadable file is skipped: its open tells why.
     let look = |path: &Path| {
         let log = LogFile::open(disk, path, OpenMode::ReadOnly).ok()??;
         Some((log.slots().ok()?, log.noted_home().ok()?))
@@ -73,7 +70,7 @@ pub fn path_of_session(disk: &dyn Disk, path: &Path, home: FileId, session: u64)
         return named;
     }
     let beside = disk.names_beside(path).unwrap_or_default();
-    // Numbers are given again: it counts as the noted file only if it is marked with the session.
+    // Inodes are reused: only a file marked with the session is the noted one.
     let is_marked = |path: &PathBuf| {
         let mut first = [0; HEADER_BYTES];
         let read = disk.open(path, OpenMode::ReadOnly).and_then(|file| file.read_at(&mut first, 0));
@@ -84,11 +81,13 @@ pub fn path_of_session(disk: &dyn Disk, path: &Path, home: FileId, session: u64)
     let is_ours = |log: &PathBuf| {
         let Some((_, aside)) = parts(log).filter(|_| *log != named) else { return false };
         let Some((slots, noted)) = look(log) else { return false };
-        // The slot before counts where a recovery crashed; but in the log of another database it is of a state of that one.
+        // After a crash in recovery the older slot counts, but in another database's log it is that
+        // one's.
         let fits = slots.iter().take(if aside { 2 } else { 1 }).any(|slot| slot.session == session);
         fits && match noted {
             Some(file) if file == home.ino => true,
-            // Then this one is a copy; but what has the name of the database of a log that was set aside is another file.
+            // The noted file still has a name: this one is a copy. Not for a log set aside, whose
+            // name leads to another file.
             Some(file) if beside.iter().any(|path| *path != base(log) && leads_to(path, file)) => false,
             _ => aside || matches!(disk.exists(&base(log)), Ok(false)),
         }
@@ -100,16 +99,15 @@ pub fn path_of_session(disk: &dyn Disk, path: &Path, home: FileId, session: u64)
     }
 }
 
-/// A log file opened for reading its slots: nothing in it is trusted yet.
+/// An open log file, its content not trusted.
 #[derive(Clone)]
 pub struct LogFile {
-    /// The file.
+    /// The open file.
     pub file: Arc<dyn DiskFile>,
-    /// Its path, for messages.
+    /// Its path.
     pub path: PathBuf,
 }
 
-/// Bytes of the log that were read at once, to find several records in.
 #[derive(Default)]
 pub struct Window {
     at: u64,
@@ -117,7 +115,6 @@ pub struct Window {
 }
 
 impl Window {
-    /// Reads `len` bytes from `at` on, fewer where the file ends.
     fn fill(&mut self, log: &LogFile, at: u64, len: usize) -> Result<()> {
         self.at = at;
         self.bytes.truncate(len);
@@ -128,13 +125,13 @@ impl Window {
         Ok(())
     }
 
-    /// `len` bytes from `offset` of the file on, if they were read.
     fn part(&self, offset: u64, len: usize) -> Option<&[u8]> {
         let from = offset.checked_sub(self.at).and_then(|from| usize::try_from(from).ok())?;
         self.bytes.get(from..from.checked_add(len)?)
     }
 
-    /// Whether it begins before what may follow `cursor` in a block of its own, and has the head of that.
+    /// Whether it begins before, and has the head of, a record that follows `cursor` in its own
+    /// block.
     pub(crate) fn reaches(&self, slot: &Slot, cursor: &LogCursor) -> bool {
         let next = cursor.tail.0.next_multiple_of(slot.block_bytes.into()) % slot.ring_bytes;
         let from = slot.ring_at().saturating_add(next);
@@ -142,7 +139,7 @@ impl Window {
         self.at <= from && from.saturating_add(at::HEADER_BYTES as u64) <= end
     }
 
-    /// `len` bytes from `offset` of the file on, fewer where it ends; read into `buf` unless they were read before.
+    /// From the window, or read into `buf`; fewer bytes at the file's end.
     fn read<'a>(&'a self, log: &LogFile, buf: &'a mut Vec<u8>, offset: u64, len: usize) -> Result<&'a [u8]> {
         if let Some(bytes) = self.part(offset, len) {
             return Ok(bytes);
@@ -155,57 +152,54 @@ impl Window {
     }
 }
 
-/// Where the valid records end, and whether that is an honest end.
+/// Where the valid records end, and whether by damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanEnd {
-    /// Position behind the last valid record.
+    /// Position behind the last record.
     pub tail: LogOffset,
-    /// crc32c of the last valid record (or what the slot says).
+    /// Its crc32c (or the slot's).
     pub prev_crc: u32,
-    /// TID of the last valid record (or what the slot says).
+    /// Its TID (or the slot's).
     pub last_tid: Tid,
-    /// Number of valid records.
+    /// Number of records.
     pub records: u64,
-    /// A record that was once durable is broken: the TID that is missing, and a later one that proves it.
+    /// A broken, once durable record's TID, and a later one that proves it.
     pub rot: Option<(Tid, Tid)>,
-    /// Up to here at least, a later record calls all of them durable.
+    /// Later records call all up to here durable.
     pub told_durable: LogOffset,
 }
 
-/// Where a walk over the records is: behind one of them, or at the start.
+/// A position between records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogCursor {
-    /// Position behind the last record.
+    /// Behind the last record.
     pub tail: LogOffset,
-    /// Its crc32c, to which the next chains.
     pub prev_crc: u32,
-    /// Its TID.
     pub last_tid: Tid,
-    /// Where the first record behind the slot begins, at the earliest; the live records end a ring behind that.
+    /// Earliest start of the first record; live records end within a ring from there.
     pub first: LogOffset,
 }
 
 impl LogCursor {
-    /// At the start of the records behind `slot`.
     pub fn at(slot: &Slot) -> LogCursor {
         LogCursor { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, first: slot.start }
     }
 }
 
-/// So much of the log is read to find the first records in, in bytes, twice as much next, and so on.
+/// Bytes of the first read; each next one is twice as long.
 const SCAN_BYTES_FIRST: u64 = 8 << 10;
-/// So much is read at once at most.
+/// Bytes of the longest read.
 const SCAN_BYTES: u64 = 64 << 10;
 
-/// Records that no later one has called durable yet.
+/// Records not yet called durable.
 #[derive(Default)]
 struct Untold(VecDeque<(Tid, LogOffset)>);
 
 impl Untold {
-    /// Of so many it is known where they end: those that wait for a flush at once are few.
+    /// Few records wait for a flush at once.
     const MOST: usize = 128;
 
-    /// The record with this head ends at `end`. Where the last one ends that it calls durable, if it is known and not of before.
+    /// Returns the end of the last record that `head` newly calls durable, if known.
     fn next(&mut self, head: &RecordHead, end: LogOffset) -> Option<LogOffset> {
         let told = self.0.iter().take_while(|(tid, _)| *tid <= head.durable_tid).count();
         let last = self.0.drain(..told).next_back();
@@ -217,14 +211,14 @@ impl Untold {
 }
 
 impl ScanEnd {
-    /// Whether there is no record, whole or damaged.
+    /// Whether no record is there, not even a damaged one.
     pub fn is_empty(&self) -> bool {
         self.records == 0 && self.rot.is_none()
     }
 }
 
 impl LogFile {
-    /// Opens the log at `path`; `None` if there is none.
+    /// `None` if there is none.
     pub fn open(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Option<LogFile>> {
         match disk.open_beside(path, mode, None) {
             Ok(file) => Ok(Some(LogFile { file, path: path.to_owned() })),
@@ -233,7 +227,6 @@ impl LogFile {
         }
     }
 
-    /// An empty file at `path`, for tests.
     #[cfg(test)]
     #[allow(clippy::unwrap_used)]
     pub(crate) fn make(disk: &dyn Disk, path: &Path) -> LogFile {
@@ -249,10 +242,8 @@ impl LogFile {
         while at <= last && at < file_bytes {
             let mut b = [0; slot::BYTES];
             let b = read_part(&*self.file, &mut b, at).context(|| self.what("cannot read"))?;
-            // The first or the second one of a log with such blocks.
             let slot = Slot::decode(b, file_bytes).filter(|s| [at, at / 2].contains(&u64::from(s.block_bytes)));
             if let Some(slot) = slot {
-                // All of a log is made with one size of blocks.
                 last = 2 * u64::from(slot.block_bytes);
                 found.push(slot);
             }
@@ -262,14 +253,14 @@ impl LogFile {
         Ok(found)
     }
 
-    /// Whether `slot`, as it lies in the file, is of this version of the log, and not of the one before.
+    /// Whether `slot` has this version in the file.
     pub fn is_of_this_version(&self, slot: &Slot) -> Result<bool> {
         let mut b = [0; slot::BYTES];
         self.file.read_at(&mut b, slot.position()).context(|| self.what("cannot read"))?;
         Ok(le_u32(&b, slot::AT_VERSION) == Some(slot::VERSION))
     }
 
-    /// Whether each of the two places for slots holds one, or nothing yet.
+    /// Whether both places have a valid slot or are empty.
     pub fn has_sound_slots(&self, block_bytes: u32) -> Result<bool> {
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
         for n in 1..=2u64 {
@@ -282,13 +273,12 @@ impl LogFile {
         Ok(true)
     }
 
-    /// Walks the live records below `slot` in order, verified, calling `visit` with each, also with the last one if that
-    /// is of a transaction over several files.
+    /// Visits each verified live record below `slot`, in order, a last, prepared one included.
     pub fn scan(&self, slot: &Slot, visit: impl FnMut(&Record<'_>) -> Result<()>) -> Result<ScanEnd> {
         self.scan_decided(slot, None, |_| Ok(true), visit)
     }
 
-    /// The end of the live records below `slot`, and the change counter of the last one; without one, that which the slot tells.
+    /// The end of the live records, and the last one's change counter or the slot's.
     pub(crate) fn scan_counter(&self, slot: &Slot) -> Result<(ScanEnd, u32)> {
         let mut counter = slot.change_counter;
         let end = self.scan(slot, |record| {
@@ -298,9 +288,9 @@ impl LogFile {
         Ok((end, counter))
     }
 
-    /// As [`LogFile::scan`]; whether the last record counts, if it is of a transaction over several files, is for `decide` to say, which is
-    /// given what decides it. Every other one counts: nothing is appended before that (rule PreparedThenDecided). `told`: the newest
-    /// transaction that was written, where that is known (rule EndTold).
+    /// As [`LogFile::scan`]; `decide` judges a last, prepared record, as nothing is appended before
+    /// its decision (rule PreparedThenDecided). `told`: the newest TID written, if known (rule
+    /// EndTold).
     pub fn scan_decided(
         &self,
         slot: &Slot,
@@ -349,8 +339,8 @@ impl LogFile {
         Ok(end)
     }
 
-    /// Whether no record behind `slot` says that one of the session was flushed: then the mark of the session may never have been on the medium,
-    /// and nobody was told of any (rule MarkWithFirstRecord).
+    /// Whether no record calls another durable: then no commit was acknowledged, and the mark may
+    /// be missing (rule MarkWithFirstRecord).
     pub fn has_nothing_flushed(&self, slot: &Slot) -> Result<bool> {
         let mut told = false;
         let end = self.scan(slot, |record| {
@@ -360,15 +350,15 @@ impl LogFile {
         Ok(!told && end.rot.is_none())
     }
 
-    /// What says whether `record` counts, which ends at `next`: nothing follows it.
+    /// Its decider, if no record follows.
     pub fn undecided(&self, slot: &Slot, record: &Record<'_>, next: &LogCursor) -> Result<Option<Decider>> {
         let Some(decider) = record.decider() else { return Ok(None) };
         let follows = self.next_record(slot, next, &Window::default(), &mut Vec::new(), |_, _| Ok(()))?;
         Ok(follows.is_none().then_some(decider))
     }
 
-    /// Whether a record that is newer than the one before `cursor` begins behind that, be it whole or not: what writes one begins with
-    /// its head (rule FlushedStays).
+    /// Whether a newer record begins behind `cursor`, whole or not: its head is written first (rule
+    /// FlushedStays).
     pub fn is_begun(&self, slot: &Slot, cursor: &LogCursor) -> Result<bool> {
         for at in next_places(slot, cursor.tail) {
             let mut head = [0; at::AT_DURABLE_TID];
@@ -382,21 +372,20 @@ impl LogFile {
         Ok(false)
     }
 
-    /// Overwrites the records from `from` up to `to`, durable: they do not count and never will.
+    /// Overwrites records, durable: they never count.
     pub fn erase(&self, slot: &Slot, from: LogOffset, to: LogOffset) -> Result<()> {
         self.wipe_between(slot, from, to)?;
         self.flush()
     }
 
-    /// Reads `len` bytes from `cursor` on into `window`, fewer at the end of the ring.
+    /// Fewer bytes at the ring's end.
     pub(crate) fn look(&self, window: &mut Window, slot: &Slot, cursor: &LogCursor, len: u64) -> Result<()> {
         let in_ring = cursor.tail.0 % slot.ring_bytes;
         let len = usize::try_from(len.min(slot.ring_bytes - in_ring)).map_err(|_| Error::NoMemory)?;
         window.fill(self, slot.ring_at() + in_ring, len)
     }
 
-    /// Calls `visit` with the record that follows `cursor`, verified, and where the walk is behind it; `None` if there is none. What
-    /// `window` has is taken from there, all else is read into `buf`.
+    /// Visits the verified record behind `cursor`; `None` without one.
     pub(crate) fn next_record<T>(
         &self,
         slot: &Slot,
@@ -408,7 +397,8 @@ impl LogFile {
         self.next_if(slot, cursor, window, buf, |record| self.stream_is_whole(record, slot), visit)
     }
 
-    /// The same for a record that was told to be written: what streamed before it is all there, unless a checkpoint has cut it off since.
+    /// For a record known to be written: its streamed images are there, unless a checkpoint cut
+    /// them off.
     pub(crate) fn next_written<T>(
         &self,
         slot: &Slot,
@@ -420,7 +410,7 @@ impl LogFile {
         self.next_if(slot, cursor, window, buf, |record| self.for_each_streamed(record, |_, _, _| Ok(())), visit)
     }
 
-    /// The same for one of which `counts` says so.
+    /// The same for a record of which `counts` says so.
     fn next_if<T>(
         &self,
         slot: &Slot,
@@ -431,15 +421,16 @@ impl LogFile {
         visit: impl FnOnce(LogCursor, &Record<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
         for at in next_places(slot, cursor.tail) {
-            // The first may have begun the next lap, and those after it may then reach into what it left free.
+            // The first record may begin the next lap; later ones may then use the space it
+            // skipped.
             let first = if cursor.tail == slot.start { at } else { cursor.first };
             if at.0.saturating_sub(first.0) < slot.ring_bytes
-                && let Some(bytes) = self.read_record(window, slot, at, cursor.last_tid, buf)?
-                // One that ends in the next lap lies over the first.
-                && (at.0 - first.0).saturating_add(bytes.len() as u64) <= slot.ring_bytes
-                && let Some(record) = Record::decode(bytes, slot.page_bytes)
-                && follows(&record.head, slot, cursor)
-                && counts(&record)?
+&& let Some(bytes) = self.read_record(window, slot, at, cursor.last_tid, buf)?
+// A record that ends in the next lap must not reach the first.
+&& (at.0 - first.0).saturating_add(bytes.len() as u64) <= slot.ring_bytes
+&& let Some(record) = Record::decode(bytes, slot.page_bytes)
+&& follows(&record.head, slot, cursor)
+&& counts(&record)?
             {
                 let tail = LogOffset(at.0 + record.bytes());
                 let next = LogCursor { tail, prev_crc: record.crc, last_tid: record.head.tid, first };
@@ -449,7 +440,7 @@ impl LogFile {
         Ok(None)
     }
 
-    /// The bytes of the record that might be at `at` and be newer than `newer_than`, perhaps read into `buf`; `None` if none can be.
+    /// Bytes at `at` that may be a record above `newer_than`.
     fn read_record<'a>(
         &self,
         window: &'a Window,
@@ -471,7 +462,6 @@ impl LogFile {
         Ok((bytes.len() == len).then_some(bytes))
     }
 
-    /// Whether every image that streamed out before the commit of `record` is on the disk.
     fn stream_is_whole(&self, record: &Record<'_>, slot: &Slot) -> Result<bool> {
         if record.head.stream.count == 0 {
             return Ok(true);
@@ -486,8 +476,8 @@ impl LogFile {
         Ok((index_whole && whole) || !keeps(Case::StreamedWhole))
     }
 
-    /// Calls `visit` with page number, position in bytes and crc32c of each streamed image of
-    /// `record`; false if the index is broken. Memory stays bounded whatever the record claims.
+    /// Visits page, byte position and crc32c of each streamed image; false if the index is broken.
+    /// Memory stays bounded.
     pub fn for_each_streamed(
         &self,
         record: &Record<'_>,
@@ -523,8 +513,8 @@ impl LogFile {
         Ok(true)
     }
 
-    /// Searches the ring but for what was walked over, up to `end`, for a valid record that says the TID behind it was durable: then its
-    /// absence is damage and not the end of the log. `window` is what was read last.
+    /// Searches the unwalked ring for a record that calls the next TID durable: that one is then
+    /// damaged. `window`: the last read.
     fn find_rot(&self, slot: &Slot, mut window: Window, end: &ScanEnd) -> Result<Option<(Tid, Tid)>> {
         if !keeps(Case::LaterRecordProves) {
             return Ok(None);
@@ -534,10 +524,10 @@ impl LogFile {
         let salt = memmem::Finder::new(&salt);
         let begin = slot.start.0 % slot.ring_bytes;
         let behind = begin + (end.tail.0 - slot.start.0);
-        // Nothing, where the records go on in the next lap: between the laps may be what is older.
+        // Empty if the walk wraps: older records may lie between the laps.
         let walked = if behind <= slot.ring_bytes { begin..behind - behind % at::ALIGN as u64 } else { 0..0 };
         let mut buf = Vec::new();
-        // Records do not overlap, so what might be one adds up to the ring, and a bit for data that looks like it.
+        // Real records do not overlap, so they add up to the ring; data may look like some more.
         let mut left = 4 * slot.ring_bytes;
         let mut from = 0u64;
         while from < slot.ring_bytes {
@@ -565,7 +555,7 @@ impl LogFile {
                 left = left.checked_sub(bytes.len() as u64).ok_or_else(|| {
                     Error::Corrupt(format!("the log {} is damaged: its records overlap", self.path.display()))
                 })?;
-                // Sealed is enough: under a slot that is not its own the entries may not fit the page size.
+                // The seal is enough: under another slot, entries may not fit the page size.
                 if let Some((head, _)) = RecordHead::sealed(bytes)
                     && head.durable_tid >= missing
                 {
@@ -581,7 +571,6 @@ impl LogFile {
         Ok(None)
     }
 
-    /// Notes which file the log is used for, durable, if it was another one.
     pub(crate) fn note_home(&self, home: FileId) -> Result<()> {
         if self.noted_home()? == Some(home.ino) {
             return Ok(());
@@ -595,29 +584,27 @@ impl LogFile {
         self.note(shared::AT_HOME_FILE, [home.ino])
     }
 
-    /// The number of the file that the log was last used for, if it is known.
     pub(crate) fn noted_home(&self) -> Result<Option<u64>> {
         Ok(self.noted(shared::AT_HOME_FILE)?.map(|[file]| file))
     }
 
-    /// Notes which names are on the disk, not flushed: of no use behind a power cut.
+    /// Not flushed: worthless after a power cut.
     pub(crate) fn note_names(&self, stamp: NamesStamp) -> Result<()> {
         self.note(shared::AT_NAMES, stamp.0)
     }
 
-    /// The names that were noted so.
     pub(crate) fn noted_names(&self) -> Result<Option<NamesStamp>> {
         Ok(self.noted(shared::AT_NAMES)?.map(NamesStamp))
     }
 
-    /// Notes numbers in the first block, not flushed.
+    /// Not flushed.
     fn note<const COUNT: usize>(&self, at: usize, numbers: [u64; COUNT]) -> Result<()> {
         self.file
             .write_at(numbers.map(u64::to_le_bytes).as_flattened(), at as u64)
             .context(|| self.what("cannot write to"))
     }
 
-    /// The numbers that were noted so; `None` if all are zero.
+    /// `None` if all are zero.
     fn noted<const COUNT: usize>(&self, at: usize) -> Result<Option<[u64; COUNT]>> {
         let mut b = [[0; 8]; COUNT];
         let bytes = b.as_flattened_mut();
@@ -626,15 +613,15 @@ impl LogFile {
         Ok(Some(b.map(u64::from_le_bytes)).filter(|numbers| read == len && *numbers != [0; COUNT]))
     }
 
-    /// The seal that was noted in the file, if it has it: then the flush of another file on its device may make durable what is written over
-    /// here (rule MarkWithFirstRecord).
+    /// The noted seal, if the file still has it: flushes of other files on the device cover
+    /// overwrites here (rule MarkWithFirstRecord).
     pub(crate) fn sealed(&self) -> Result<Option<FileSeal>> {
         let Some(seal) = self.noted(shared::AT_SEAL)?.map(FileSeal) else { return Ok(None) };
         let has_it = self.file.has_seal(seal).context(|| self.what("cannot look at"))?;
         Ok(Some(seal).filter(|_| has_it || !keeps(Case::LogSealed)))
     }
 
-    /// Seals the file, whose bytes have all been flushed since they were added, and notes the seal in it; not flushed.
+    /// Every byte of the file has been flushed once. The note is not flushed.
     pub(crate) fn seal(&self) -> Result<()> {
         if self.sealed()?.is_some() {
             return Ok(());
@@ -643,39 +630,38 @@ impl LogFile {
         self.note(shared::AT_SEAL, seal.map_or([0; 2], |seal| seal.0))
     }
 
-    /// The page that was last written in place, if the owner before noted one.
     pub(crate) fn noted_in_place(&self) -> Result<Option<PageNo>> {
         let mut b = [0; 4];
         let b = read_part(&*self.file, &mut b, shared::AT_IN_PLACE_PAGE as u64).context(|| self.what("cannot read"))?;
         Ok(le_u32(b, 0).filter(|page| *page != 0).map(PageNo))
     }
 
-    /// Writes the live bytes of the ring, from the slot's start to `tail`, and what streamed behind it, up to byte `streamed_end` of the
-    /// file, once more, and flushes: what a failed flush left in the cache alone becomes durable.
+    /// Rewrites and flushes live records and streamed images: a failed flush may have left them in
+    /// the cache alone.
     pub(crate) fn rewrite_live(&self, slot: &Slot, tail: LogOffset, streamed_end: u64) -> Result<()> {
         if !keeps(Case::RecordsRewritten) {
             return Ok(());
         }
         self.write_again(slot, slot.start, tail)?;
-        // Not up to the end of the file, of which nobody knows why it is there.
+        // Not to the file's end: bytes behind the streamed ones have no known use.
         let ring_end = slot.ring_at() + slot.ring_bytes;
         self.write_over(ring_end, streamed_end.saturating_sub(ring_end), 256 << 10, |_| true)?;
         self.flush()
     }
 
-    /// The same of the ring alone, from `from` on, without a flush.
+    /// The ring from `from` on, not flushed.
     pub(crate) fn write_again(&self, slot: &Slot, from: LogOffset, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let blocks = (LogOffset(from.0 / block * block), LogOffset(tail.0.next_multiple_of(block)));
         self.write_over_between(slot, blocks, 256 << 10, |_| true)
     }
 
-    /// Flushes. Any error is a failed flush, also one that says the disk is full.
+    /// Every error is a failed flush, a full disk too.
     pub(crate) fn flush(&self) -> Result<()> {
         self.file.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
 
-    /// Puts `stone` over what was written between these positions, from a block's beginning on, a lap apart at most. Not flushed.
+    /// Puts `stone` between positions at most a lap apart, from a block's start on. Not flushed.
     pub(crate) fn wipe(&self, slot: &Slot, used: (LogOffset, LogOffset), stone: &Tombstone) -> Result<()> {
         self.write_over_between(slot, sectors(used), 64 << 10, |part| {
             let holds = !is_wiped(part);
@@ -684,7 +670,7 @@ impl LogFile {
         })
     }
 
-    /// The same where what nothing can be read in may be in the cache alone, clean since a flush of it failed.
+    /// The same if wiped sectors may be in the cache alone, clean since a failed flush.
     pub(crate) fn wipe_again(&self, slot: &Slot, used: (LogOffset, LogOffset), stone: &Tombstone) -> Result<()> {
         self.write_over_between(slot, sectors(used), 256 << 10, |part| {
             bury(part, stone);
@@ -692,8 +678,8 @@ impl LogFile {
         })
     }
 
-    /// The session of `slot` is over, and home holds all of it, up to `tid`: nothing of it can be read, and the next slot says so.
-    /// Not flushed: the next session looks at all of the ring. Returns that slot.
+    /// Ends the session of `slot`, all at home up to `tid`: wipes the ring, writes the next slot.
+    /// Not flushed: the next session checks the ring.
     pub(crate) fn end(&self, slot: &Slot, tid: Tid) -> Result<Slot> {
         self.wipe(slot, slot.lap(), &Tombstone { session: slot.session, tid })?;
         let ended = Slot {
@@ -709,8 +695,8 @@ impl LogFile {
         Ok(ended)
     }
 
-    /// Cuts off what is behind the ring of `slot`, the newest, which nobody uses. The slot before may need that: the newest one is written over it
-    /// and flushed first (rule SlotBeforeReuse).
+    /// Cuts off all behind the newest slot's ring. The older slot may need it, so the newest is
+    /// first written over that one and flushed (rule SlotBeforeReuse).
     pub(crate) fn give_back(&self, slot: &Slot) -> Result<()> {
         let end = slot.ring_at().saturating_add(slot.ring_bytes);
         if self.file.len().context(|| self.what("cannot read the length of"))? <= end {
@@ -724,13 +710,11 @@ impl LogFile {
         self.file.set_len(end).context(|| self.what("cannot shorten"))
     }
 
-    /// Whether `path` leads to this file.
     pub(crate) fn is_at(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
         let what = || format!("cannot look at the log {}", path.display());
         Ok(disk.identify(path).context(what)? == Some(self.file.id().context(what)?))
     }
 
-    /// Whether the ring holds a tombstone that `is_it`.
     pub(crate) fn holds(&self, slot: &Slot, is_it: impl Fn(&Tombstone) -> bool) -> Result<bool> {
         let mut found = false;
         self.write_over(slot.ring_at(), slot.ring_bytes, 64 << 10, |part| {
@@ -740,19 +724,18 @@ impl LogFile {
         Ok(found)
     }
 
-    /// Puts zeros over the part of the ring that the records behind `slot`, up to `tail`, leave free. Not flushed.
+    /// Zeros the ring behind the records. Not flushed.
     pub(crate) fn wipe_free(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         self.wipe_between(slot, tail, LogOffset(slot.start.0 / block * block + slot.ring_bytes))
     }
 
-    /// The same for the rest of the block that `tail` is in: the next record may begin behind it, and what does not count must not stay before
-    /// that (rule PreparedThenDecided).
+    /// Zeros the rest of the block of `tail`: no uncounted record may stay before one that begins
+    /// behind it (rule PreparedThenDecided).
     pub(crate) fn wipe_tail(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
         self.wipe_between(slot, tail, LogOffset(tail.0.next_multiple_of(slot.block_bytes.into())))
     }
 
-    /// Puts zeros over what lies between two positions, a lap apart at most. Not flushed.
     fn wipe_between(&self, slot: &Slot, from: LogOffset, to: LogOffset) -> Result<()> {
         self.write_over_between(slot, (from, to), 64 << 10, |part| {
             let holds = part.iter().any(|byte| *byte != 0);
@@ -761,7 +744,6 @@ impl LogFile {
         })
     }
 
-    /// [`LogFile::write_over`] what lies between two positions, a lap apart at most.
     fn write_over_between(
         &self,
         slot: &Slot,
@@ -780,8 +762,7 @@ impl LogFile {
         Ok(())
     }
 
-    /// Reads `len` bytes from `from` on, as far as there are any, and writes each piece of at most `piece` bytes back that `change`
-    /// says is to be written.
+    /// Writes pieces of at most `piece` bytes back that `change` has changed.
     fn write_over(&self, from: u64, len: u64, piece: usize, mut change: impl FnMut(&mut [u8]) -> bool) -> Result<()> {
         let mut buf = memory::zeros(usize::try_from(len).unwrap_or(usize::MAX).min(piece))?;
         let mut done = 0;
@@ -806,27 +787,24 @@ impl LogFile {
     }
 }
 
-/// What lies between, in whole sectors.
 fn sectors((from, to): (LogOffset, LogOffset)) -> (LogOffset, LogOffset) {
     (from, LogOffset(to.0.next_multiple_of(SECTOR_BYTES as u64)))
 }
 
-/// Puts `stone` over each sector.
 fn bury(part: &mut [u8], stone: &Tombstone) {
     // Zeros prove nothing.
     let sector = if keeps(Case::CloseProven) { stone.encode() } else { [0; SECTOR_BYTES] };
     part.chunks_mut(SECTOR_BYTES).for_each(|to| put(to, 0, sector.get(..to.len()).unwrap_or_default()));
 }
 
-/// Whether a whole record is the one behind `end`.
+/// Whether the record is the one behind `end`.
 fn follows(head: &RecordHead, slot: &Slot, end: &LogCursor) -> bool {
-    // What went in place has no record, so TIDs may be missing; the checksum says that no record is.
+    // TIDs of pages in place are missing; the checksum proves that no record is.
     let chains = head.salt == slot.salt && head.tid > end.last_tid && head.prev_crc == end.prev_crc;
     chains || !keeps(Case::RecordChain)
 }
 
-/// Where the record behind `tail` may begin: there, in the next block (if records have blocks of their own), or
-/// with the next lap.
+/// Where the next record may begin: there, in the next block, or with the next lap.
 pub fn next_places(slot: &Slot, tail: LogOffset) -> [LogOffset; 3] {
     [1, u64::from(slot.block_bytes), slot.ring_bytes].map(|unit| LogOffset(tail.0.next_multiple_of(unit)))
 }

@@ -1,17 +1,19 @@
-//! How far the log is: the newest transaction that is published, flushed, visible; in the memory of one process, and in words that
-//! processes share.
+//! How far the log is: the newest transaction of each kind, in one process or in shared words.
 //!
 //! | mark | in memory (`log/group.rs`) | in shared words (`shared/words.rs`) |
 //! |---|---|---|
-//! | published | in the group's buffer: the next transaction of this process builds on it | WRITTEN: whole in the kernel's cache, the next one of any process builds on it |
-//! | requested | must be flushed before it is shown | WANTED: told before it is written (rule SeenWhenDurable) |
-//! | flushed | on the medium | FLUSHED: told before it is told to be written |
-//! | recorded | the newest of those with a record | each has one |
+//! | published | in the group's buffer | WRITTEN: whole in the kernel's cache |
+//! | requested | to be flushed before it shows | WANTED: before WRITTEN (rule SeenWhenDurable) |
+//! | flushed | on the medium | FLUSHED: before WRITTEN |
+//! | recorded | newest flushed one with a record | each has one |
 //! | visible | readers may pin it | VISIBLE |
+//!
+//! The next transaction builds on a published one: of this process in memory, of any in shared
+//! words.
 //!
 //! ```text
 //!  visible ≤ published
-//!  visible < requested, or requested ≤ flushed      nobody sees what a crash could take back (invariant I4)
+//!  visible < requested, or requested ≤ flushed      a crash takes back nothing shown (I4)
 //!  recorded ≤ flushed ≤ published                   in memory
 //!  requested ≤ published                            in memory
 //! ```
@@ -20,74 +22,62 @@
 
 use crate::base::types::Tid;
 
-/// What a [`Frontier`] tells the newest transaction of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Milestone {
-    /// The next one builds on it.
     Published,
-    /// Must be flushed before it is shown.
     Requested,
-    /// On the medium.
     Flushed,
-    /// Readers may see it.
     Visible,
 }
 
-/// Where the TIDs are kept. They only grow.
 pub trait FrontierStore {
-    /// The newest transaction of a kind.
     fn get(&self, mark: Milestone) -> Tid;
-    /// All up to `tid` are of a kind.
+    /// All up to `tid` are of this kind.
     fn raise(&mut self, mark: Milestone, tid: Tid);
-    /// Readers may see none behind this one, whatever is flushed: the store has no more (rule StoreHasIt).
+    /// Readers may see no more than the store has (rule StoreHasIt).
     fn shipped(&self) -> Tid {
         Tid(u64::MAX)
     }
 }
 
-/// The newest transaction of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frontier<B>(pub B);
 
 impl<B: FrontierStore> Frontier<B> {
-    /// The newest transaction that the next one builds on.
     pub fn published(&self) -> Tid {
         self.0.get(Milestone::Published)
     }
 
-    /// The newest one known to be on the medium.
     pub fn flushed(&self) -> Tid {
         self.0.get(Milestone::Flushed)
     }
 
-    /// The newest one that readers may see.
     pub fn visible(&self) -> Tid {
         self.0.get(Milestone::Visible)
     }
 
-    /// Whether readers may see `tid`, and it is on the medium if it is to be `flushed`.
+    /// Whether readers may see `tid`, and it is on the medium if `flushed`.
     pub fn reached(&self, tid: Tid, flushed: bool) -> bool {
         self.visible() >= tid && (!flushed || self.flushed() >= tid)
     }
 
-    /// All up to `tid` are of a kind.
     pub fn raise(&mut self, mark: Milestone, tid: Tid) {
         self.0.raise(mark, tid);
         self.check();
     }
 
-    /// Lets readers see what they may: as durable as its commits and all before asked for.
+    /// Shows a state that is as durable as it and all before asked for.
     pub fn show(&mut self) {
-        // In this order: nothing up to `published` is requested later than `requested` says.
+        // First: `requested` must cover all of it.
         let published = self.published();
         let requested = self.0.get(Milestone::Requested);
         let flushed = self.flushed();
         let visible = if requested <= flushed { published } else { published.min(flushed) };
-        // Last: what is published after commits began to wait for the store is not taken for what was before.
+        // Last: commits published after the wait for the store began must not count as earlier.
         self.raise(Milestone::Visible, visible.min(self.0.shipped()));
     }
 
-    /// The relations that hold in both backings. What only grows is read first where it must not be larger.
+    /// Of two growing values, the smaller is read first.
     fn check(&self) {
         if cfg!(debug_assertions) {
             let visible = self.visible();
@@ -103,7 +93,6 @@ impl<B: FrontierStore> Frontier<B> {
     }
 }
 
-/// In the memory of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
     published: Tid,
@@ -135,38 +124,35 @@ impl FrontierStore for Memory {
 }
 
 impl Frontier<Memory> {
-    /// Everything up to `tid` is flushed and visible.
+    /// All up to `tid` is flushed and visible.
     pub fn at(tid: Tid) -> Frontier<Memory> {
         Frontier(Memory { published: tid, requested: tid, flushed: tid, recorded: tid, visible: tid })
     }
 
-    /// What other processes wrote: all up to `published` is visible here, and up to `flushed` on the medium.
+    /// Other processes wrote up to `published`, all of it visible.
     pub fn behind(published: Tid, flushed: Tid) -> Frontier<Memory> {
         let memory = Memory { published, requested: flushed, flushed, recorded: flushed, visible: published };
         Frontier(memory).checked()
     }
 
-    /// The newest flushed one with a record.
     pub fn recorded(&self) -> Tid {
         self.0.recorded
     }
 
-    /// Whether a transaction was published that is to be flushed before it is shown.
+    /// Whether a transaction must be flushed before it is shown.
     pub fn wants_flush(&self) -> bool {
         self.0.requested > self.0.flushed
     }
 
-    /// Whether readers see what is not on the medium yet.
+    /// Whether readers see more than the medium has.
     pub fn is_ahead_of_medium(&self) -> bool {
         self.0.visible > self.0.flushed
     }
 
-    /// Whether something is published that readers do not see.
     pub fn has_hidden(&self) -> bool {
         self.0.visible < self.0.published
     }
 
-    /// `tid` is published, and must be flushed before it is shown if that was `asked` for.
     pub fn publish(&mut self, tid: Tid, asked: bool) {
         debug_assert!(tid > self.0.published, "transactions are published in order: {tid} after {self:?}");
         self.0.published = tid;
@@ -176,12 +162,12 @@ impl Frontier<Memory> {
         *self = self.checked();
     }
 
-    /// The record of what was published last is on the medium, with all before it.
+    /// The last published record and all before it are on the medium.
     pub fn record_flushed(&mut self) {
         self.flush_to(self.0.published);
     }
 
-    /// All up to `tid` is written and shown, and on the medium if it was `flushed`.
+    /// All up to `tid` is written and shown, and on the medium if `flushed`.
     pub fn end_write(&mut self, tid: Tid, flushed: bool) {
         if flushed {
             self.flush_to(tid);
@@ -190,12 +176,12 @@ impl Frontier<Memory> {
         *self = self.checked();
     }
 
-    /// Somebody else's flush covers everything up to `tid`.
+    /// All up to `tid` is covered by another flush.
     pub fn flushed_elsewhere(&mut self, tid: Tid) {
         self.flush_to(tid.min(self.0.visible));
     }
 
-    /// With everything flushed and shown: so is `tid`, which went in place and has no record.
+    /// With all before shown: `tid` is durable in place, without a record.
     pub fn pass(&mut self, tid: Tid) {
         debug_assert!(self.reached(self.0.published, true) && tid >= self.0.published, "in flight: {self:?}");
         *self = Frontier(Memory { recorded: self.0.recorded, ..Frontier::at(tid).0 }).checked();

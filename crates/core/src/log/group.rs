@@ -1,22 +1,20 @@
-//! Group commit: transactions that are published wait together, and one of them flushes for all.
+//! Group commit: published transactions wait together, and one of them flushes for all.
 //!
 //! ```text
-//!  push      under the lock that publishes: the record joins the buffer, its state is hidden from readers
-//!  wait      whoever finds nobody leading leads: takes the buffer, writes it with one call, shows the newest
-//!            state it made certain to the readers, wakes those it was for
+//!  push   under the publishing lock: the record joins the buffer, its state is hidden from readers
+//!  wait   if no thread leads, this one does: it takes the buffer, writes it with one call, shows
+//!         readers the newest certain state, and wakes the threads that waited for it
 //! ```
 //!
-//! A leader that writes at once writes alone, and the others wait for it before they write together. So those
-//! who commit again and again are waited for: whoever publishes leaves the write to one who comes after it, until
-//! there are as many as the last time, or as many as publish while one write takes. Nobody waits so for longer than half
-//! a write. And where somebody has the writer's place when a write ends, the next one is left to who publishes then: that
-//! one runs, and those that wait would have to wake up first (`docs/sharing.md`). Should nobody come, the first of those that wait
-//! wakes up by itself, and later the next: if all did at once, each would once more for each of its commits, while others need the
-//! processors. If no other did, all would wait for that one, which may have to wait for a processor.
+//! A leader that wrote at once would write alone. So a committer leaves the write to a later one,
+//! until as many wait as last time, or as publish during one write; at most half a write long. If a
+//! thread holds the writer's place when a write ends, that thread, already running, leads the next
+//! (`docs/sharing.md`). Waiters wake one after the other in case none comes: all at once would
+//! compete for processors.
 //!
-//! The buffer begins with the tail block, so that a write is whole blocks. One leader writes at a time, in the
-//! order of the log: what is acknowledged is always a prefix of it without a gap (invariant I1), and nothing is
-//! shown to readers before (I4, rule SeenWhenDurable). How far each is, and what must hold: [`Frontier`].
+//! The buffer begins with the tail block, so a write is whole blocks. One leader writes at a time,
+//! in the order of the log: acknowledged transactions are a prefix without a gap (invariant I1),
+//! and readers see none before (I4, rule SeenWhenDurable). [`Frontier`] has the relations.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -33,39 +31,35 @@ use crate::disk::{DiskFile, FileSeal};
 use crate::log::frontier::{Frontier, Memory};
 use crate::sqlite_format::home::State;
 
-/// A write that takes longer than this is out of the ordinary: nobody waits for others so long.
+/// Longer writes are unusual: no thread waits so long for others.
 const USUAL_MAX: Duration = Duration::from_millis(4);
-/// Those that wait for one to lead wake up by themselves so long one after the other.
+/// Time between two wake-ups of waiters.
 const APART: Duration = Duration::from_micros(500);
-/// Memory of the buffer kept for the next group.
+/// Largest buffer kept for the next group.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// How durable a transaction must be when its commit returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// On the medium.
     Flushed,
-    /// With the operating system; a later flush makes it durable, in order.
+    /// Written; a later flush covers it, in order.
     Written,
 }
 
-/// Who is told what became of published transactions.
 pub trait Audience {
-    /// A flush covers everything up to `tid`; called before [`Audience::show`].
+    /// Called before [`Audience::show`].
     fn flushed(&self, tid: Tid) {
         let _ = tid;
     }
-    /// Readers may see `state`: as durable as its transaction and all before it asked for.
+    /// `state` is as durable as all commits up to it asked.
     fn show(&self, state: Arc<State>);
-    /// Whether somebody has the writer's place, or waits for it, and will probably publish before long.
+    /// Whether a thread has the writer's place or waits for it, and will probably publish soon.
     fn is_to_publish(&self) -> bool {
         false
     }
-    /// A write or flush failed: nothing that is hidden may be shown any more.
+    /// No hidden state may be shown any more.
     fn poison(&self, error: Error) -> Error;
 }
 
-/// One that waits while another leads, or for others to join.
 struct FlushWaiter {
     tid: Tid,
     durability: Durability,
@@ -74,50 +68,44 @@ struct FlushWaiter {
     urgent: bool,
 }
 
-/// A home whose mark was written, and the seal of the log.
+/// A marked home, and the log's seal.
 type Marked = (Arc<dyn DiskFile>, FileSeal);
 
 struct Pending {
-    /// Bytes of the log from the beginning of the tail block on.
+    /// Of the log, from the tail block on.
     bytes: Vec<u8>,
-    /// How many of them were taken by a leader before: the tail block's.
+    /// Taken by an earlier leader: the tail block's.
     taken: usize,
-    /// Where they go in the file.
+    /// Their position in the file.
     position: u64,
-    /// A buffer to go on with while a leader writes the other; at least a block long once something was reserved.
+    /// Used while a leader writes the other; at least a block once memory was reserved.
     spare: Vec<u8>,
-    /// Room for the record that is about to be pushed, should a leader take `bytes` before it is: there is something to take.
+    /// Room for the next record if a leader takes `bytes` first.
     ready: Vec<u8>,
-    /// How far it is.
     frontier: Frontier<Memory>,
-    /// Something beside the records of those that wait was written, and no flush has covered it.
+    /// Bytes written beside the records are not flushed.
     beside: bool,
-    /// The mark was written and not flushed: the first flush of a record is one of home, and takes along what is in the log.
+    /// The mark is not flushed: the first record's flush is one of home, and covers both.
     marked: Option<Marked>,
-    /// A leader is writing.
     busy: bool,
-    /// A write or flush failed.
     failed: Option<String>,
-    /// The state published last, while no leader has it to show.
+    /// Until a leader takes it to show.
     newest: Option<Arc<State>>,
     waiting: Vec<FlushWaiter>,
-    /// What the last write that began covers, and whether it flushes.
+    /// The TID that the last begun write covers, and whether it flushes.
     begun: (Tid, bool),
-    /// How many of those that joined since wake up before long, should nobody lead.
+    /// Of the joined, those that wake soon by themselves.
     naps: u32,
-    /// Transactions that no write was begun for.
     joined: usize,
-    /// As many will probably join before long.
+    /// Likely to join soon.
     expected: usize,
-    /// How long a write usually takes.
     usual: Duration,
-    /// How long it usually takes from one that is published to the next.
+    /// From one publication to the next.
     turn: Duration,
 }
 
 impl Pending {
-    /// Takes what no leader took before, as whole blocks, and leaves a copy of the block that the next record
-    /// may share. `None` if there is nothing.
+    /// Takes new bytes as whole blocks; leaves a copy of the block that the next record may share.
     fn take(&mut self, block: usize) -> Option<(Vec<u8>, u64)> {
         let used = self.bytes.len();
         if used == self.taken {
@@ -134,9 +122,9 @@ impl Pending {
         Some((taken, position))
     }
 
-    /// Takes the buffer of a leader back. Where nothing was added meanwhile, and what was written would not fit the other, it is this one
-    /// that goes on, so that the other need not grow: a database that one connection writes has one of the size of its transactions,
-    /// and one block.
+    /// Takes a leader's buffer back. If nothing was added meanwhile and its content would not fit
+    /// the other, it replaces that one: a database with one writer has one large buffer and one of
+    /// a block.
     fn give_back(&mut self, mut buffer: Vec<u8>, block: usize) {
         let written = buffer.len();
         buffer.clear();
@@ -150,11 +138,11 @@ impl Pending {
         self.spare = buffer;
     }
 
-    /// Adds bytes, of which `room` was reserved.
+    /// `room` was reserved.
     fn add(&mut self, bytes: &[u8], room: usize) {
         let needs = self.bytes.len() + room;
         if self.bytes.capacity() < needs && self.ready.capacity() >= needs {
-            // A leader has taken the buffer that had it.
+            // A leader has taken the buffer with that room.
             self.ready.extend_from_slice(&self.bytes);
             std::mem::swap(&mut self.bytes, &mut self.ready);
             self.ready.clear();
@@ -170,15 +158,15 @@ impl Pending {
         self.frontier.reached(tid, durability == Durability::Flushed)
     }
 
-    /// Whether it pays to wait for more to join.
+    /// Whether waiting for more to join pays.
     fn expects_more(&self) -> bool {
         self.joined < self.expected
             && self.turn.saturating_mul(u32::try_from(self.joined + 1).unwrap_or(1)) < self.usual
     }
 
-    /// How long one that begins to wait sleeps at most, before it leads if nobody does.
+    /// Longest sleep before a waiter leads.
     fn nap(&mut self, tid: Tid, durability: Durability) -> Duration {
-        // Whoever writes may leave the next write to one who comes, and nobody comes.
+        // A thread that was to lead may have left the write to one that never comes.
         let nap = if self.busy { self.usual + self.usual / 2 } else { self.usual / 2 };
         let (covered, flushes) = self.begun;
         let is_under_way = self.busy && tid <= covered && (flushes || durability == Durability::Written);
@@ -189,8 +177,8 @@ impl Pending {
         nap + APART.saturating_mul(self.naps - 1).min(USUAL_MAX)
     }
 
-    /// Ends a write: those it was for, and one who goes on if others wait, are to be told. `is_to_publish`: so
-    /// does somebody who comes.
+    /// Returns waiters to wake: those covered, and one to lead if it is urgent or no committer is
+    /// likely to come.
     fn end_write(&mut self, is_to_publish: bool) -> Vec<FlushWaiter> {
         let comes = (is_to_publish && self.turn < self.usual / 2) || self.expects_more();
         self.busy = false;
@@ -205,7 +193,7 @@ impl Pending {
     }
 }
 
-/// The end of the log that is not on the medium yet, shared by those who wait for it.
+/// The end of the log that is not durable yet.
 pub struct Group {
     file: Arc<dyn DiskFile>,
     path: PathBuf,
@@ -214,8 +202,8 @@ pub struct Group {
 }
 
 impl Group {
-    /// Nothing pending: the next record goes to `position` of `file`, a block's beginning, and `tid` is the
-    /// newest transaction, durable.
+    /// Nothing pending: the next record goes to `position` of `file`, a block's start; all up to
+    /// `tid` is durable.
     pub fn new(file: Arc<dyn DiskFile>, path: PathBuf, block: usize, position: u64, tid: Tid) -> Group {
         let pending = Pending {
             bytes: Vec::new(),
@@ -240,36 +228,33 @@ impl Group {
         Group { file, path, block, pending: Mutex::new(pending) }
     }
 
-    /// Newest transaction known to be on the medium.
     pub fn durable(&self) -> Tid {
         self.pending.lock().frontier.flushed()
     }
 
-    /// Newest transaction whose record is known to be on the medium. One that has none proves nothing of the log.
+    /// One without a record proves nothing of the log.
     pub fn recorded(&self) -> Tid {
         self.pending.lock().frontier.recorded()
     }
 
-    /// Whether every transaction is on the medium and readers may see it.
     pub fn is_quiet(&self) -> bool {
         let p = self.pending.lock();
         p.frontier.reached(p.frontier.published(), true)
     }
 
-    /// Whether a record waits to be written.
     pub fn has_pending(&self) -> bool {
         let p = self.pending.lock();
         p.frontier.has_hidden() || p.bytes.len() != p.taken
     }
 
-    /// Whether the tail block is to be written with a record that no leader has taken yet.
+    /// The tail block has a record that no leader took.
     pub fn is_filling(&self) -> bool {
         let p = self.pending.lock();
         p.bytes.len() != p.taken
     }
 
-    /// Takes the memory for a record of `len` bytes and its write, whatever leaders take until it is pushed: what is
-    /// published must be written (rule TableAndStateAtOnce).
+    /// Takes the memory for a record and its write, whatever leaders take first: a published record
+    /// must be written (rule TableAndStateAtOnce).
     pub fn reserve(&self, len: usize, own_block: bool) -> Result<()> {
         let mut p = self.pending.lock();
         let room = self.room_for(len, own_block);
@@ -277,17 +262,15 @@ impl Group {
         if p.bytes.len() != p.taken {
             p.ready.room(self.block + room)?;
         }
-        // A leader has it, and brings it back.
         if p.busy { Ok(()) } else { p.spare.room(self.block) }
     }
 
-    /// With the rest of the block before, if it is not to be shared, and of its last one.
+    /// With the rest of its last block, and of an unshared one before.
     fn room_for(&self, len: usize, own_block: bool) -> usize {
         len + self.block + if own_block { self.block } else { 0 }
     }
 
-    /// Adds a record, behind the one before, or in the next block if `own_block`. The caller publishes `state`
-    /// under the same lock, so nobody waits for it yet.
+    /// The caller publishes `state` under the same lock, so no thread waits for it yet.
     pub fn push(&self, record: &[u8], own_block: bool, state: &Arc<State>, durability: Durability) {
         let mut p = self.pending.lock();
         if own_block && p.bytes.len() == p.taken {
@@ -303,8 +286,8 @@ impl Group {
         p.publish(state, durability);
     }
 
-    /// Adds a record that the caller has written at the place, which `move_to` gave, without a flush. `tail`:
-    /// its bytes in its last block, which is at `position`, if it did not fill that one.
+    /// For a record written at the place from `move_to`, not flushed. `tail`: its part of an
+    /// unfilled block at `position`.
     pub fn push_written(&self, tail: &[u8], position: u64, state: &Arc<State>, durability: Durability) {
         let mut p = self.pending.lock();
         p.set_tail(tail, self.block, position);
@@ -312,7 +295,7 @@ impl Group {
         p.publish(state, durability);
     }
 
-    /// The same for a record that was written with [`Group::write_prepared`]; `durable`: with a flush.
+    /// For [`Group::write_prepared`]; `durable`: flushed.
     pub fn push_prepared(&self, tail: &[u8], position: u64, state: &Arc<State>, durable: bool) {
         let mut p = self.pending.lock();
         p.set_tail(tail, self.block, position);
@@ -323,8 +306,8 @@ impl Group {
         }
     }
 
-    /// With everything written: writes whole blocks that hold a record which does not count yet, and flushes them and what
-    /// is before them if `flush` says so. Nobody else is told, except of a failure, which poisons.
+    /// With all else written: writes whole blocks of a record that does not count yet; `flush`
+    /// covers it and all before. Only a failure is told, and poisons.
     pub fn write_prepared(&self, bytes: Vec<u8>, position: u64, flush: bool, audience: &dyn Audience) -> Result<()> {
         let (sync, marked) = {
             let mut p = self.pending.lock();
@@ -336,12 +319,11 @@ impl Group {
             self.fail(&e, |p| std::mem::take(&mut p.waiting));
             return Err(e);
         }
-        // Only who has the writer's place writes beside the records, and that is the caller.
+        // Only the holder of the writer's place, which the caller is, writes beside the records.
         self.pending.lock().beside &= !sync;
         Ok(())
     }
 
-    /// A write or flush has failed, or never ended: those whom `told` gives go on with an error.
     fn fail(&self, why: &dyn std::fmt::Display, told: impl FnOnce(&mut Pending) -> Vec<FlushWaiter>) {
         let mut p = self.pending.lock();
         p.failed = keeps(Case::Poisons).then(|| why.to_string());
@@ -350,7 +332,7 @@ impl Group {
         told.iter().for_each(|w| w.event.set());
     }
 
-    /// With everything written: puts the bytes of the tail block into `part`; where it is.
+    /// With everything written: copies the tail block, returns its position.
     pub fn tail_block(&self, part: &mut Vec<u8>) -> u64 {
         let p = self.pending.lock();
         debug_assert!(p.bytes.len() == p.taken, "a record is being waited for");
@@ -359,7 +341,7 @@ impl Group {
         p.position
     }
 
-    /// With everything written: the next record goes to `position`, a block's beginning.
+    /// With everything written. `position` is a block's start.
     pub fn move_to(&self, position: u64) {
         let mut p = self.pending.lock();
         debug_assert!(p.bytes.len() == p.taken, "a record is being waited for");
@@ -368,8 +350,8 @@ impl Group {
         p.position = position;
     }
 
-    /// Goes on behind what other processes wrote: `tail` is the beginning of the tail block, at `position`; all up to
-    /// `tid` is written, and up to `durable` on the medium.
+    /// Continues behind other processes' records: the block of `tail` is at `position`; up to
+    /// `durable` is flushed.
     pub fn resume(&self, tail: &[u8], position: u64, tid: Tid, durable: Tid) {
         let mut p = self.pending.lock();
         debug_assert!(!p.frontier.has_hidden() && !p.busy, "nothing of this process is pending");
@@ -381,63 +363,57 @@ impl Group {
         p.beside = false;
     }
 
-    /// Somebody else's flush covers everything up to `tid`.
     pub fn flushed_elsewhere(&self, tid: Tid) {
         self.pending.lock().frontier.flushed_elsewhere(tid);
     }
 
-    /// A transaction became durable and visible without a record.
     pub fn skip(&self, tid: Tid) {
         self.pending.lock().frontier = Frontier::at(tid);
     }
 
-    /// With everything durable and shown: so is `tid`, which went in place and has no record.
+    /// With everything shown: so is `tid`, in place without a record.
     pub fn pass(&self, tid: Tid) {
         let mut p = self.pending.lock();
         debug_assert!(!p.busy, "something is in flight");
         p.frontier.pass(tid);
     }
 
-    /// The caller has written to the log beside the records: the next flush covers all of the file.
+    /// The next flush must cover the whole file.
     pub fn written_beside(&self) {
         self.pending.lock().beside = true;
     }
 
-    /// The mark of `home` was written and not flushed: the first flush of a record is one of home, which takes along what is in the log, if that
-    /// has its `seal` still (rule MarkWithFirstRecord).
+    /// The mark is not flushed: the first record's flush is one of home, and covers the log while
+    /// it has its `seal` (rule MarkWithFirstRecord).
     pub fn mark_written(&self, home: Arc<dyn DiskFile>, seal: FileSeal) {
         self.pending.lock().marked = Some((home, seal));
     }
 
-    /// The mark was flushed by itself.
     pub fn mark_flushed(&self) {
         self.pending.lock().marked = None;
     }
 
-    /// Whether the first flush of a record is yet to take the mark along.
     pub fn is_mark_written(&self) -> bool {
         self.pending.lock().marked.is_some()
     }
 
-    /// Everything pushed so far is written and shown, and flushed where its commit waits for that.
+    /// Writes and shows everything, flushed where a commit waits for that.
     pub fn hand_over(&self, audience: &dyn Audience) -> Result<()> {
         let last = self.pending.lock().frontier.published();
         self.wait(last, Durability::Written, audience)
     }
 
-    /// Everything pushed so far is on the medium and shown.
     pub fn flush(&self, audience: &dyn Audience) -> Result<()> {
         let last = self.pending.lock().frontier.published();
         self.wait(last, Durability::Flushed, audience)
     }
 
-    /// Waits until readers see `tid`, and it is on the medium if `durability` says so. Leads if nobody does.
+    /// Waits until readers see `tid`, durable if asked. Leads if no thread does.
     pub fn wait(&self, tid: Tid, durability: Durability, audience: &dyn Audience) -> Result<()> {
         self.wait_for(self.pending.lock(), tid, durability, true, audience)
     }
 
-    /// The same for a transaction that others may join before it is written: the writer's place is free, and `turn` is
-    /// how long one usually has it.
+    /// Others may join first: the writer's place is free. `turn`: its usual holding time.
     pub fn wait_for_others(
         &self,
         tid: Tid,
@@ -486,7 +462,7 @@ impl Group {
         }
     }
 
-    /// Writes what is pending with one call, and flushes if `durability` or somebody else wants it.
+    /// Writes all pending records with one call, flushed if any waiter asks.
     fn lead<'a>(
         &'a self,
         mut p: MutexGuard<'a, Pending>,
@@ -498,14 +474,13 @@ impl Group {
         let newest = p.newest.take();
         debug_assert!(newest.as_ref().is_none_or(|state| state.tid == target), "the last one published is the newest");
         let led = std::mem::take(&mut p.joined);
-        // How long it takes matters to those who wait for it, or with it.
+        // Measured only if other threads wait.
         let begun = (led > 1 || !p.waiting.is_empty() || p.usual.is_zero()).then(Instant::now);
         let flush = durability == Durability::Flushed || p.frontier.wants_flush();
         (p.begun, p.naps) = ((target, flush), 0);
         let bytes = p.take(self.block);
         let sync = flush && (p.beside || p.frontier.is_ahead_of_medium() || bytes.is_none() || p.marked.is_some());
-        // Before the flush and not after: what is written beside the log meanwhile may not be part of it (rule
-        // SeenWhenDurable).
+        // Before the flush: it may miss bytes written meanwhile (rule SeenWhenDurable).
         p.beside &= !flush;
         let marked = p.marked.take_if(|_| flush);
         drop(p);
@@ -532,7 +507,7 @@ impl Group {
             p = self.pending.lock();
         }
         p.frontier.end_write(target, flush);
-        // Those it was for will be back, perhaps, and those that have joined meanwhile are here.
+        // Committers that were covered may return; others have joined.
         p.expected = led + p.joined;
         if let Some(took) = took {
             p.usual = (p.usual * 7 + took) / 8;
@@ -560,7 +535,7 @@ impl Group {
             let home_failed =
                 |error| Error::Io { what: format!("cannot flush the database of {}", self.path.display()), error };
             if !keeps(Case::LogSealed) || self.file.has_seal(seal).context(|| what("look at"))? {
-                // The first block has what is durable already, and what a start of the system makes worthless.
+                // Its first block is durable, and worthless after a start of the system.
                 let from = self.block as u64;
                 self.file.finish_write_back(from).map_err(|error| Error::Io { what: what("flush"), error })?;
                 return home.sync().map_err(home_failed);
@@ -568,7 +543,7 @@ impl Group {
             home.sync().map_err(home_failed)?;
         }
         if sync {
-            // Any error is a failed flush, also one that says the disk is full.
+            // Also one that says the disk is full.
             self.file.sync().map_err(|error| Error::Io { what: what("flush"), error })?;
         }
         Ok(())
@@ -576,7 +551,7 @@ impl Group {
 }
 
 impl Pending {
-    /// With everything written: the tail block, at `position`, begins with `tail`.
+    /// With everything written.
     fn set_tail(&mut self, tail: &[u8], block: usize, position: u64) {
         self.bytes.clear();
         self.add(tail, block);
@@ -591,7 +566,7 @@ impl Pending {
     }
 }
 
-/// Lets those who wait go on with an error if the leader fails, or panics.
+/// Fails the waiters if the leader fails or panics.
 struct LeaderGuard<'a> {
     group: &'a Group,
     finished: bool,

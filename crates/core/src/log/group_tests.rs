@@ -1,4 +1,4 @@
-//! Group commit on the simulated disk. (Apart from the group, which the model checker compiles by itself.)
+//! Separate because the model checker compiles the group by itself.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use crate::sqlite_format::home::State;
 
 const BLOCK: usize = 512;
 
-/// What readers were shown, and how often the database was poisoned.
 #[derive(Default)]
 struct Seen(Mutex<(Vec<u64>, u32)>);
 
@@ -43,7 +42,7 @@ fn push(group: &Group, tid: u64, durability: Durability) {
     group.push(&[tid as u8; 100], false, &Arc::new(State::empty(Tid(tid))), durability);
 }
 
-/// The first byte of each record that a power cut now would leave.
+/// After a power cut.
 fn left(disk: &SimDisk) -> Vec<u8> {
     let after = disk.crash_by(&mut |_| 0);
     let file = after.open(Path::new("/log"), OpenMode::ReadOnly).unwrap();
@@ -64,7 +63,6 @@ fn one_write_that_is_also_the_flush_does_for_all_who_wait() {
     let c = disk.counters();
     assert_eq!((c.durable_writes, c.writes, c.syncs), (1, 0, 0));
     assert_eq!((seen.0.lock().0.as_slice(), group.recorded()), ([8].as_slice(), Tid(8)));
-    // The tail block goes on where it was.
     push(&group, 9, Durability::Flushed);
     group.wait(Tid(9), Durability::Flushed, &seen).unwrap();
     assert_eq!(left(&disk), (1..=9).collect::<Vec<u8>>());
@@ -79,10 +77,10 @@ fn those_who_may_come_are_waited_for_and_not_for_ever() {
         push(&group, tid, Durability::Flushed);
     }
     group.wait(Tid(8), Durability::Flushed, &seen).unwrap();
-    // Seven more are expected, and nobody comes.
+    // Seven more are expected, and none comes.
     push(&group, 9, Durability::Flushed);
     group.wait_for_others(Tid(9), Durability::Flushed, Duration::ZERO, &seen).unwrap();
-    // Whoever comes while as many are here as were expected leads at once.
+    // A newcomer leads if as many are here as expected.
     for tid in 10..=12 {
         push(&group, tid, Durability::Flushed);
     }
@@ -99,7 +97,6 @@ fn of_those_who_wait_for_one_who_never_comes_the_first_leads_for_all() {
         push(&group, tid, Durability::Flushed);
     }
     group.wait(Tid(8), Durability::Flushed, &seen).unwrap();
-    // Fewer each time than are expected.
     for (first, count) in [(9, 5), (14, 3), (17, 2)] {
         let begun = std::time::Instant::now();
         let tids = first..first + count;
@@ -143,7 +140,7 @@ fn a_failed_flush_reaches_everybody_and_shows_nothing() {
             let others = results.iter().filter(|r| matches!(r, Err(Error::Poisoned(_)))).count();
             assert_eq!((first, others), (1, 3), "{results:?}");
         });
-        // Never tried again, also not for who comes later.
+        // Never retried, not for later commits either.
         push(&group, 5, Durability::Written);
         assert!(group.wait(Tid(5), Durability::Written, &seen).is_err());
         assert_eq!(*seen.0.lock(), (vec![], 1));
@@ -184,7 +181,6 @@ fn a_record_in_a_block_of_its_own_leaves_the_block_before_alone() {
     group.push(&[2; 100], true, &state(2), Durability::Flushed);
     group.push(&[3; 100], true, &state(3), Durability::Flushed);
     group.flush(&seen).unwrap();
-    // One block, then two.
     assert_eq!((disk.counters().bytes_written, disk.counters().durable_writes), (3 * 512, 2));
     let file = disk.open(Path::new("/log"), OpenMode::ReadOnly).unwrap();
     let mut b = [0; 3 * BLOCK];
@@ -198,7 +194,7 @@ fn a_record_written_beside_is_durable_with_the_flush_that_covers_it() {
     let (group, seen) = (group(&disk), Seen::default());
     push(&group, 1, Durability::Flushed);
     group.flush(&seen).unwrap();
-    // As a long record is: the rest of the tail block, then more.
+    // A long record: the rest of the tail block, then more.
     let mut tail = Vec::new();
     let at = group.tail_block(&mut tail);
     tail.resize(BLOCK + 188, 2);

@@ -1,5 +1,5 @@
-//! The log: a sidecar file with two header slots, a ring of records, and, behind the ring, images
-//! that big transactions streamed out of memory.
+//! The log: a file with two header slots, a ring of records and, behind it, images streamed by big
+//! transactions.
 
 pub mod decision;
 mod delta;

@@ -1,8 +1,7 @@
-//! Records: one per transaction, the absolute new bytes of every page it changed.
+//! Records: one per transaction, with the absolute new bytes of each changed page.
 //!
-//! A record chains to the one before it through that one's crc32c, so an old record left behind in
-//! the ring never passes for a new one. The bytes of a delta are absolute values, so replaying it
-//! over a page that a checkpoint tore, or replaying it twice, gives the same image (invariant I8).
+//! Each has the crc32c of the one before, so an old record in the ring never passes for a new one.
+//! Replay over a torn page, or a second replay, gives the same image (invariant I8).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -16,67 +15,59 @@ use crate::disk::system;
 
 use super::delta;
 
-/// The head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHead {
-    /// Salt of the log's generation.
+    /// As in the slot.
     pub salt: u64,
-    /// The transaction.
     pub tid: Tid,
-    /// Newest TID known to be durable when this was written: proof that a broken record up to it is
-    /// rot and not the end of the log.
+    /// Newest durable TID at the write: broken records up to it are damage, not the log's end.
     pub durable_tid: Tid,
-    /// crc32c of the record before.
+    /// Of the record before.
     pub prev_crc: u32,
-    /// Size of the database in pages after this transaction.
+    /// Pages of the database after the transaction.
     pub page_count: u32,
-    /// Change counter after this transaction.
     pub change_counter: u32,
-    /// Images that streamed into the log before the commit.
+    /// Streamed before the commit.
     pub stream: StreamIndex,
 }
 
-/// Where the index of streamed images is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamIndex {
     /// Number of items; 0: none.
     pub count: u32,
-    /// Position of the index in the file, in units of 512 bytes.
+    /// In units of 512 bytes.
     pub index: u32,
     /// crc32c of the index.
     pub crc: u32,
 }
 
 impl StreamIndex {
-    /// Where the index ends in the file, in bytes.
+    /// In bytes of the file.
     pub fn index_end(&self) -> u64 {
         u64::from(self.index) * STREAM_UNIT + u64::from(self.count) * at::STREAM_ITEM_BYTES as u64
     }
 }
 
-/// What says whether a transaction over several files counts: a decision with this token, in the log of one of them.
+/// The record counts if that log has a decision with this token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decider {
-    /// A random number of the transaction's own.
     pub token: u64,
     /// The session of that log.
     pub session: u64,
-    /// The database that it is the log of, as seen from the directory of this one.
+    /// Relative to this database's directory.
     pub path: PathBuf,
 }
 
-/// Builds the bytes of one record. Between transactions it has no memory: the next one takes a buffer that is spare.
+/// Takes a spare buffer for each transaction.
 #[derive(Default)]
 pub struct Encoder {
     buf: Vec<u8>,
     entries: u32,
 }
 
-/// What [`Encoder::finish`] adds behind the last entry: up to the next multiple of 8, and the checksum.
 const END_BYTES: usize = at::ALIGN + at::CRC_BYTES;
 
 impl Encoder {
-    /// Starts an empty record.
     pub fn clear(&mut self) {
         if self.buf.capacity() == 0 {
             self.buf = memory::spare();
@@ -86,13 +77,12 @@ impl Encoder {
         self.entries = 0;
     }
 
-    /// Nobody needs the record any more.
     pub fn give_back(&mut self) {
         memory::give_back(&mut self.buf);
     }
 
-    /// Adds the ranges in which `new` differs from `base`; without a base, from zeros, and then the
-    /// entry is added even if there are none. False if nothing was added.
+    /// Adds the differences from `base`, or from zeros even if there are none. False if nothing was
+    /// added.
     pub fn add_delta(&mut self, page: PageNo, base: Option<&[u8]>, new: &[u8]) -> Result<bool> {
         self.buf.room(at::ENTRY_BYTES + delta::bytes_max(new.len()) + END_BYTES)?;
         let entry_at = self.buf.len();
@@ -110,8 +100,7 @@ impl Encoder {
         Ok(true)
     }
 
-    /// Adds whole images, each aligned to `block` in the record. All have the same size; at most
-    /// 65535 go into one entry, the rest into further ones.
+    /// Images of one size, aligned to `block`; at most 65535 an entry.
     pub fn add_frames(&mut self, pages: &[(PageNo, &[u8])], block: usize) -> Result<()> {
         for chunk in pages.chunks(usize::from(u16::MAX)) {
             let images: usize = chunk.iter().map(|(_, image)| image.len()).sum();
@@ -136,7 +125,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Makes the record one of a transaction over several files: it counts once `decider` says so. Nothing was added before.
+    /// The record waits for the decision. Nothing was added before.
     pub fn add_decider(&mut self, decider: &Decider) -> Result<()> {
         let path = system::bytes_of(decider.path.as_os_str());
         let len = u16::try_from(at::AT_DECIDER_PATH + path.len()).ok();
@@ -156,17 +145,16 @@ impl Encoder {
         Ok(())
     }
 
-    /// Number of entries so far.
     pub fn entry_count(&self) -> u32 {
         self.entries
     }
 
-    /// Length the finished record will have, in bytes.
+    /// Length when finished.
     pub fn record_bytes(&self) -> usize {
         (self.buf.len() + at::CRC_BYTES).next_multiple_of(at::ALIGN)
     }
 
-    /// Writes the head and the checksum. Returns the record and its crc32c, to which the next chains.
+    /// Returns the record and its crc32c.
     pub fn finish(&mut self, head: &RecordHead) -> (&[u8], u32) {
         let len = self.record_bytes();
         self.buf.resize(len - at::CRC_BYTES, 0);
@@ -187,44 +175,42 @@ impl Encoder {
         (b, crc)
     }
 
-    /// The record that was finished last.
     pub fn finished(&self) -> &[u8] {
         &self.buf
     }
 }
 
-/// A record whose checksum and structure have been verified.
+/// A verified record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// The head.
     pub head: RecordHead,
-    /// crc32c of the record, to which the next chains.
+    /// Its crc32c.
     pub crc: u32,
     entries: &'a [u8],
     entry_count: u32,
     page_bytes: u32,
-    /// How long the first entries are, without their heads, if they are deltas: found when the record was verified; 0: not known.
+    /// Of the first delta entries, without heads; 0: unknown.
     known: [u32; KNOWN],
 }
 
-/// Of so many entries of a record it is known how long they are.
 const KNOWN: usize = 8;
 
-/// What the first bytes of a record say, before anything is verified.
+/// First fields, not verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peek {
     /// Salt.
     pub salt: u64,
     /// TID.
     pub tid: Tid,
-    /// crc32c of the record before.
+    /// Previous record's crc32c.
     pub prev_crc: u32,
-    /// Length of the record in bytes: a multiple of [`at::ALIGN`], at least a header and a checksum.
+    /// Bytes: a multiple of [`at::ALIGN`], at least header and checksum.
     pub len: u32,
 }
 
 impl Peek {
-    /// Reads the head at the start of `b`; `None` if it is too short or its length impossible.
+    /// `None` if `b` is too short or the length impossible.
     pub fn at(b: &[u8]) -> Option<Peek> {
         let len = le_u32(b, at::AT_LEN)?;
         let whole = usize::try_from(len).ok()?;
@@ -241,7 +227,7 @@ impl Peek {
 }
 
 impl RecordHead {
-    /// The head of the record that `b` begins with and its crc32c, if that matches, whatever the entries are.
+    /// The head and crc32c of a record whose checksum fits, whatever its entries.
     pub fn sealed(b: &[u8]) -> Option<(RecordHead, u32)> {
         let peek = Peek::at(b)?;
         let len = usize::try_from(peek.len).ok()?;
@@ -268,8 +254,7 @@ impl RecordHead {
 }
 
 impl<'a> Record<'a> {
-    /// Verifies the checksum and every entry of the record that `b` begins with. `None` if any byte
-    /// is not as [`Encoder`] writes it for pages of `page_bytes`.
+    /// `None` unless `b` begins with a record as [`Encoder`] makes it for pages of `page_bytes`.
     pub fn decode(b: &'a [u8], page_bytes: u32) -> Option<Record<'a>> {
         let (head, crc) = RecordHead::sealed(b)?;
         let len = usize::try_from(Peek::at(b)?.len).ok()?;
@@ -301,12 +286,12 @@ impl<'a> Record<'a> {
         (at::HEADER_BYTES + self.entries.len() + at::CRC_BYTES) as u64
     }
 
-    /// Whether it is that of a recovery: it changes nothing (rule OneNumberOneState).
+    /// A recovery's record changes nothing (rule OneNumberOneState).
     pub fn is_of_recovery(&self) -> bool {
         self.entry_count == 0 && self.head.stream.count == 0
     }
 
-    /// What says whether the transaction counts, if it spans several files.
+    /// Of a transaction over several files.
     pub fn decider(&self) -> Option<Decider> {
         le_u16(self.entries, 4).filter(|kind| *kind == at::KIND_DECIDER && self.entry_count > 0)?;
         let len = usize::from(le_u16(self.entries, 6)?);
@@ -318,20 +303,18 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// Bytes of the entries.
     fn entries(&self) -> &'a [u8] {
         self.entries
     }
 
-    /// Calls `apply` for each changed page, in the order of the record.
+    /// Calls `apply` for each changed page, in order.
     pub fn for_each(&self, mut apply: impl FnMut(PageNo, PageChange<'a>)) {
         let mut rest = self.entries();
-        // `decode` has walked the same bytes, so this cannot fail.
+        // Cannot fail: `decode` has walked the same bytes.
         let walked = self.walk(&mut |_, page, change| apply(page, change), &mut rest);
         debug_assert!(walked.is_some(), "a decoded record walks");
     }
 
-    /// Calls `apply` with the number of its entry, too.
     fn walk(&self, apply: &mut impl FnMut(usize, PageNo, PageChange<'a>), rest: &mut &'a [u8]) -> Option<()> {
         let page_bytes = usize::try_from(self.page_bytes).ok()?;
         for n in 0..usize::try_from(self.entry_count).ok()? {
@@ -384,7 +367,6 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Takes the ranges of an entry from the beginning of `rest`.
 fn walk_ranges(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     for _ in 0..count {
         let (offset, len) = range(rest)?;
@@ -396,12 +378,11 @@ fn walk_ranges(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     Some(())
 }
 
-/// Where a range begins and how long it is, by its head.
 fn range(head: &[u8]) -> Option<(usize, usize)> {
     Some((usize::from(le_u16(head, 0)?), usize::from(le_u16(head, 2)?).checked_add(1)?))
 }
 
-/// How a record changes a page.
+/// A page's change.
 #[derive(Clone, Copy, Debug)]
 pub enum PageChange<'a> {
     /// Ranges over the previous image.
@@ -412,25 +393,23 @@ pub enum PageChange<'a> {
     Image(&'a [u8]),
 }
 
-/// Which kind of change some bytes are.
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
-    /// Ranges over the previous image, or pieces.
+    /// Over the previous image.
     Delta {
-        /// Pieces.
+        /// Pieces, not ranges.
         is_compact: bool,
     },
-    /// The same over zeros.
+    /// Over zeros.
     Fresh {
-        /// Pieces.
+        /// Pieces, not ranges.
         is_compact: bool,
     },
-    /// The whole image.
     Image,
 }
 
 impl<'a> PageChange<'a> {
-    /// The change as bytes, and what they are.
+    /// Its form and bytes.
     pub fn told(&self) -> (Form, &'a [u8]) {
         match *self {
             PageChange::Delta(Ranges { bytes, is_compact }) => (Form::Delta { is_compact }, bytes),
@@ -439,7 +418,7 @@ impl<'a> PageChange<'a> {
         }
     }
 
-    /// The change that [`PageChange::told`] has told.
+    /// Undoes [`PageChange::told`].
     pub fn of(form: Form, bytes: &'a [u8]) -> PageChange<'a> {
         match form {
             Form::Delta { is_compact } => PageChange::Delta(Ranges { bytes, is_compact }),
@@ -448,7 +427,7 @@ impl<'a> PageChange<'a> {
         }
     }
 
-    /// Makes the new image of the one before, which does not matter unless this is a delta.
+    /// Changes the image before, which matters to a delta only.
     pub fn apply(&self, image: &mut [u8]) {
         match self {
             PageChange::Delta(ranges) => ranges.apply(image),
@@ -461,7 +440,6 @@ impl<'a> PageChange<'a> {
     }
 }
 
-/// Verified ranges of one entry.
 #[derive(Clone, Copy, Debug)]
 pub struct Ranges<'a> {
     bytes: &'a [u8],
@@ -469,7 +447,7 @@ pub struct Ranges<'a> {
 }
 
 impl Ranges<'_> {
-    /// Copies the ranges into `image`, which has the size of a page.
+    /// Copies the ranges into `image`, one page long.
     pub fn apply(&self, image: &mut [u8]) {
         if self.is_compact {
             return delta::apply(self.bytes, image);
@@ -523,7 +501,7 @@ mod tests {
         assert!(e.add_delta(PageNo(1), None, &[0; 512]).unwrap(), "a fresh page is said even if it is all zeros");
     }
 
-    /// As version 1 of the log has them.
+    /// As in version 1 of the log.
     #[test]
     fn ranges_with_heads_of_four_bytes_are_read() {
         let entry = |kind: u16, count: u16, ranges: &[(u16, &[u8])]| {
@@ -571,7 +549,6 @@ mod tests {
         assert_eq!(seen, [(PageNo(3), 1), (PageNo(9), 2)]);
     }
 
-    /// A base and an image that differs from it in a few places, as b-tree edits do.
     fn pair() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
         let bytes = proptest::collection::vec(any::<u8>(), 1..64);
         let zeros = (1..600usize).prop_map(|len| vec![0; len]);
@@ -588,57 +565,57 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn replay_gives_the_image_also_over_a_torn_page((base, new) in pair(), tear in 0..9usize, fresh: bool) {
-            let mut e = Encoder::default();
-            e.clear();
-            let added = e.add_delta(PageNo(1), (!fresh).then_some(&base), &new).unwrap();
-            prop_assert_eq!(added, fresh || base != new);
-            if added {
-                let (bytes, crc) = e.finish(&head());
-                let record = Record::decode(bytes, 4096).unwrap();
-                prop_assert_eq!(record.head, head());
-                prop_assert_eq!(record.crc, crc);
-                prop_assert_eq!(&replay(&record, &base), &new);
-                // A checkpoint that wrote only some sectors of the new image (invariant I8).
-                let mut torn = base.clone();
-                torn[..tear * 512 / 9 * 9].copy_from_slice(&new[..tear * 512 / 9 * 9]);
-                prop_assert_eq!(&replay(&record, &torn), &new);
-            }
-        }
+    #[test]
+    fn replay_gives_the_image_also_over_a_torn_page((base, new) in pair(), tear in 0..9usize, fresh: bool) {
+    let mut e = Encoder::default();
+    e.clear();
+    let added = e.add_delta(PageNo(1), (!fresh).then_some(&base), &new).unwrap();
+    prop_assert_eq!(added, fresh || base != new);
+    if added {
+    let (bytes, crc) = e.finish(&head());
+    let record = Record::decode(bytes, 4096).unwrap();
+    prop_assert_eq!(record.head, head());
+    prop_assert_eq!(record.crc, crc);
+    prop_assert_eq!(&replay(&record, &base), &new);
+    // A checkpoint wrote only some sectors of the new image (invariant I8).
+    let mut torn = base.clone();
+    torn[..tear * 512 / 9 * 9].copy_from_slice(&new[..tear * 512 / 9 * 9]);
+    prop_assert_eq!(&replay(&record, &torn), &new);
+    }
+    }
 
-        #[test]
-        fn a_changed_byte_is_refused((base, new) in pair(), at in any::<proptest::sample::Index>(), xor in 1u8..) {
-            let mut e = Encoder::default();
-            e.clear();
-            e.add_delta(PageNo(1), Some(&base), &new).unwrap();
-            let mut bytes = e.finish(&head()).0.to_vec();
-            let at = at.index(bytes.len());
-            bytes[at] ^= xor;
-            prop_assert!(Record::decode(&bytes, 4096).is_none());
-        }
+    #[test]
+    fn a_changed_byte_is_refused((base, new) in pair(), at in any::<proptest::sample::Index>(), xor in 1u8..) {
+    let mut e = Encoder::default();
+    e.clear();
+    e.add_delta(PageNo(1), Some(&base), &new).unwrap();
+    let mut bytes = e.finish(&head()).0.to_vec();
+    let at = at.index(bytes.len());
+    bytes[at] ^= xor;
+    prop_assert!(Record::decode(&bytes, 4096).is_none());
+    }
 
-        #[test]
-        fn structure_is_checked_even_under_a_valid_checksum(
-            mut body in proptest::collection::vec(any::<u8>(), 0..200), entries in 0u32..4,
-        ) {
-            let mut e = Encoder::default();
-            e.clear();
-            e.buf.append(&mut body);
-            e.entries = entries;
-            let bytes = e.finish(&head()).0.to_vec();
-            if let Some(record) = Record::decode(&bytes, 512) {
-                let mut image = [0; 512];
-                record.for_each(|_, change| match change {
-                    PageChange::Delta(r) | PageChange::Fresh(r) => r.apply(&mut image),
-                    PageChange::Image(i) => image.copy_from_slice(i),
-                });
-            }
-        }
+    #[test]
+    fn structure_is_checked_even_under_a_valid_checksum(
+    mut body in proptest::collection::vec(any::<u8>(), 0..200), entries in 0u32..4,
+    ) {
+    let mut e = Encoder::default();
+    e.clear();
+    e.buf.append(&mut body);
+    e.entries = entries;
+    let bytes = e.finish(&head()).0.to_vec();
+    if let Some(record) = Record::decode(&bytes, 512) {
+    let mut image = [0; 512];
+    record.for_each(|_, change| match change {
+    PageChange::Delta(r) | PageChange::Fresh(r) => r.apply(&mut image),
+    PageChange::Image(i) => image.copy_from_slice(i),
+    });
+    }
+    }
 
-        #[test]
-        fn no_bytes_panic(b in proptest::collection::vec(any::<u8>(), 0..256)) {
-            prop_assert!(Record::decode(&b, 4096).is_none());
-        }
+    #[test]
+    fn no_bytes_panic(b in proptest::collection::vec(any::<u8>(), 0..256)) {
+    prop_assert!(Record::decode(&b, 4096).is_none());
+    }
     }
 }

@@ -1,7 +1,7 @@
-//! Header slots: where the live records of a log begin and what home holds below them.
+//! Header slots: where a log's live records begin, and home's state below them.
 //!
-//! Two slots are written in turn, each with a larger sequence number, so that a torn write leaves the
-//! other one. A slot is durable before the first record that depends on it (invariant I3).
+//! Two are written in turn, so a torn write leaves the other. A slot is durable before the first
+//! record that depends on it (invariant I3).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -10,87 +10,88 @@ use crate::base::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, le_u32, le_u64, put,
 use crate::base::options::LOG_BYTES_MAX;
 use crate::base::types::{LogOffset, Tid};
 
-/// What a slot says.
+/// The fields of a slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// Block size of the log in bytes.
     pub block_bytes: u32,
     /// Grows with each slot written.
     pub sequence: u64,
-    /// The same number stands in the marked home.
+    /// Also in the marked home.
     pub session: u64,
-    /// The same number stands in each live record. Of a log that is not live: when the system was started in which it was closed; 0 if that is not known.
+    /// In each live record. Of a closed log: the system's start at the close; 0: unknown.
     pub salt: u64,
-    /// Position of the first live record.
+    /// First live record.
     pub start: LogOffset,
-    /// Size of the ring in bytes.
+    /// In bytes.
     pub ring_bytes: u64,
-    /// TID of the state home holds; the first live record has the next one.
+    /// TID of home's state; the first live record has the next one.
     pub base_tid: Tid,
-    /// No TID above this was ever used.
+    /// No larger TID was ever used.
     pub tid_ceiling: Tid,
-    /// crc32c the first live record must chain to. Of a log that is not live: where in the ring the last session began, in bytes.
+    /// crc32c to which the first live record chains. Of a closed log: the ring byte where the
+    /// session began.
     pub prev_crc: u32,
-    /// Page size of the database in bytes.
+    /// In bytes.
     pub page_bytes: u32,
-    /// Size of home's state in pages; 0 for a database that has none yet.
+    /// Home's pages; 0: no database yet.
     pub page_count: u32,
     /// Change counter of home's state.
     pub change_counter: u32,
-    /// No change counter above this was ever shown to a connection.
+    /// No larger change counter was shown to a connection.
     pub counter_ceiling: u32,
-    /// Whether the log belongs to a marked home.
+    /// Whether home is marked with it.
     pub live: bool,
-    /// Whether nothing of an earlier session was in the ring when this one began. A log that is not live holds nothing of any;
-    /// up to where in its ring the last one used it is in `start`.
+    /// Whether the ring had nothing of earlier sessions at the start; of a closed log, of any, and
+    /// `start` is where the last one ended.
     pub zeroed: bool,
-    /// Whether a transaction may have become durable without a record since the slot was written.
+    /// Whether transactions behind the slot may have no record.
     pub in_place: bool,
 }
 
-/// A session that follows `before` in its log, of a random number: nobody but the two logs of one file is followed so.
+/// Random, yet recognizable as `before`'s successor in the same log.
 pub fn session_after(before: u64, random: u64) -> u64 {
     (u64::from(crc32c::crc32c(&before.to_le_bytes())) << 32) | (random & u64::from(u32::MAX))
 }
 
-/// Whether `session` was made to follow `before`.
+/// Whether `session` was made for `before`.
 pub fn follows_session(session: u64, before: u64) -> bool {
     session_after(before, session) == session
 }
 
 impl Slot {
-    /// Where the ring begins in the file: behind block 0 and two slots.
+    /// Byte in the file.
     pub fn ring_at(&self) -> u64 {
         at::BLOCKS_BEFORE_RING * u64::from(self.block_bytes)
     }
 
-    /// Where this slot lies in the file: the two take turns.
+    /// Byte in the file; the two alternate.
     pub fn position(&self) -> u64 {
         let block = u64::from(self.block_bytes);
         if self.sequence.is_multiple_of(2) { block } else { block.saturating_mul(2) }
     }
 
-    /// What of the ring the session used that closed it, from where to where, a lap at most; `None` where that is not known, or nobody closed it.
+    /// Ring positions used by the closed session, a lap at most; `None`: unknown, or not closed.
     pub fn used(&self) -> Option<(LogOffset, LogOffset)> {
         let (from, to) = (LogOffset(self.prev_crc.into()), self.start);
         let is_part = from.0.is_multiple_of(self.block_bytes.into())
             && to.0.checked_sub(from.0).is_some_and(|bytes| bytes <= self.ring_bytes);
-        // A version before said where it ended alone.
+        // The version before noted only the end.
         let whole = (LogOffset(0), LogOffset(to.0.min(self.ring_bytes)));
         (self.zeroed && !self.live).then_some(if is_part { (from, to) } else { whole })
     }
 
-    /// All of the ring.
+    /// The whole ring.
     pub fn lap(&self) -> (LogOffset, LogOffset) {
         (LogOffset(0), LogOffset(self.ring_bytes))
     }
 
-    /// What is left of the records of a session that ended with [`Slot::base_tid`].
+    /// Of the session that ended with [`Slot::base_tid`].
     pub fn tombstone(&self) -> Tombstone {
         Tombstone { session: self.session, tid: self.base_tid }
     }
 
-    /// Whether pages of home carry trailers of this session.
+    /// Whether pages have trailers of this session.
     pub fn is_in_page(&self) -> bool {
         self.in_place && self.page_count == at::PAGE_COUNT_IN_HOME
     }
@@ -125,8 +126,8 @@ impl Slot {
         b
     }
 
-    /// Reads a slot; `None` unless name, version (this or the one before), checksum and every number are possible and the
-    /// file, of `file_bytes`, holds the ring.
+    /// Decodes a slot; `None` unless name, version (this or the one before), checksum and numbers
+    /// are valid and the file holds the ring.
     pub fn decode(b: &[u8], file_bytes: u64) -> Option<Slot> {
         let version = le_u32(b, at::AT_VERSION)?;
         if le_u64(b, at::AT_MAGIC)? != at::MAGIC || !(at::VERSION_READ..=at::VERSION).contains(&version) {

@@ -1,8 +1,7 @@
-//! Tombstones: what the last close writes over each sector of the ring that held records.
+//! Tombstones: the last close writes one over each ring sector that held records.
 //!
-//! One says which session ended, and with which transaction. It is written when all of the session is home, durable, so it
-//! proves just that to a recovery whose home carries the mark still, because a power cut took its removal, and whose records are gone in
-//! part (rule CloseProven).
+//! All of the named session is durable at home: this tells a recovery whose home is still marked
+//! after a power cut, with part of the records gone (rule CloseProven).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -14,7 +13,7 @@ use crate::base::types::Tid;
 pub struct Tombstone {
     /// As in its slots.
     pub session: u64,
-    /// Its last transaction: home holds all up to it.
+    /// Home holds all up to it.
     pub tid: Tid,
 }
 
@@ -30,7 +29,7 @@ impl Tombstone {
         b
     }
 
-    /// Reads a sector; `None` unless it is a tombstone and nothing else.
+    /// `None` unless it is exactly a tombstone.
     pub fn decode(sector: &[u8]) -> Option<Tombstone> {
         let sound = le_u64(sector, at::AT_MAGIC)? == at::MAGIC
             && le_u32(sector, at::AT_CRC)? == crc32c::crc32c(sector.get(..at::AT_CRC)?)
@@ -39,7 +38,7 @@ impl Tombstone {
     }
 }
 
-/// Whether nothing can be read in `sectors`: zeros and tombstones.
+/// Zeros or tombstones alone.
 pub fn is_wiped(sectors: &[u8]) -> bool {
     is_zeros(sectors) || sectors.chunks(SECTOR_BYTES).all(|s| is_zeros(s) || Tombstone::decode(s).is_some())
 }

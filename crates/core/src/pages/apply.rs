@@ -1,6 +1,5 @@
-//! How a record becomes versions in a page table: of what another process wrote, and of what a crash left.
-//!
-//! The bytes of a record are absolute, and pages are not looked into (rule AbsoluteBytes).
+//! How a record becomes versions in a page table. Its bytes are absolute; pages are not parsed
+//! (rule AbsoluteBytes).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -19,23 +18,18 @@ use crate::pages::chains::{Chains, ChangeFate, Unmade};
 use crate::pages::table::{Image, ImageLocation, PageTable, Readers, Streamed};
 use crate::sqlite_format::home::{self, DatabaseHeader, State};
 
-/// What a record is applied to.
 pub struct RecordSource<'a> {
-    /// Where home is.
     pub path: &'a Path,
-    /// Its log.
     pub log: &'a LogFile,
-    /// The slot that counts.
     pub slot: &'a Slot,
-    /// Reads the image of a page in home.
     pub home: &'a dyn Fn(PageNo, &mut [u8]) -> Result<()>,
 }
 
-/// Bytes of replayed images in memory; more go to a temporary file. A record of thirteen bytes can name a page of
-/// 64 KiB, so a log of some megabytes can ask for gigabytes (invariant I6).
+/// Bytes of replayed images in memory; more go to a temporary file. A record of thirteen bytes can
+/// name a page of 64 KiB, a log of megabytes ask for gigabytes (invariant I6).
 pub const REPLAYED_BYTES: u64 = 32 << 20;
 
-/// Replayed images that are not in memory. Nobody reads older versions of them, so each page has one place.
+/// Older versions have no reader: one place per page.
 pub struct Overflow<'a> {
     disk: &'a dyn Disk,
     path: &'a Path,
@@ -43,12 +37,11 @@ pub struct Overflow<'a> {
 }
 
 impl<'a> Overflow<'a> {
-    /// None so far, of the database at `path`.
     pub fn new(disk: &'a dyn Disk, path: &'a Path) -> Overflow<'a> {
         Overflow { disk, path, images: ImageFile::default() }
     }
 
-    /// Where `image` of a page that is at `old` so far is to be.
+    /// For a page now at `old`.
     fn place(&mut self, table: &PageTable, old: &ImageLocation, image: Vec<u8>) -> Result<ImageLocation> {
         const WHAT: &str = "cannot keep a replayed image in a temporary file beside";
         if table.new_bytes() < REPLAYED_BYTES {
@@ -65,15 +58,15 @@ impl<'a> Overflow<'a> {
     }
 }
 
-/// Changes of which no image is made before somebody needs it.
+/// Images are made on demand.
 pub struct DeferredChanges {
     chains: Chains,
-    /// One of which home has a part.
+    /// Home has this page in part.
     cut: Option<PageNo>,
 }
 
 impl DeferredChanges {
-    /// None so far, of the records behind `slot` over a home that is so long.
+    /// For records behind `slot`.
     pub fn new(slot: &Slot, home_bytes: u64) -> Result<DeferredChanges> {
         let page_bytes = u64::from(slot.page_bytes.max(1));
         let home_pages = u32::try_from(home_bytes / page_bytes).unwrap_or(u32::MAX);
@@ -81,35 +74,29 @@ impl DeferredChanges {
         Ok(DeferredChanges { chains: Chains::new(slot.page_bytes, home_pages, slot.ring_bytes)?, cut })
     }
 
-    /// Whether the changes of `record` may wait: there is memory for them, and no streamed image lies over them.
+    /// Whether the changes may wait: memory is there, and no streamed image covers them.
     pub fn takes(&self, record: &Record<'_>) -> bool {
         record.head.stream.count == 0 && self.chains.has_room(record.bytes())
     }
 
-    /// All of them, once no record follows.
     pub fn finish(self) -> Option<Unmade> {
         self.chains.finish()
     }
 
-    /// Page 1 has the header of the state.
+    /// Page 1 has the state's header, needed at once.
     fn takes_page(&self, page: PageNo) -> bool {
         page != PageNo::HEADER && self.cut != Some(page)
     }
 }
 
-/// What records are applied to.
 pub struct RecordApplier<'a, 'b> {
-    /// Log and home.
     pub source: &'a RecordSource<'b>,
-    /// Where the versions go.
     pub table: &'a mut PageTable,
-    /// Who reads meanwhile.
     pub readers: Readers<'a>,
-    /// With it nobody reads, and each page has one version.
+    /// With it there are no readers: one version per page.
     pub overflow: Option<&'a mut Overflow<'b>>,
 }
 
-/// Applies a record to `state`; its images become versions in `table`, all of them in memory.
 pub fn apply(
     source: &RecordSource<'_>,
     table: &mut PageTable,
@@ -121,7 +108,7 @@ pub fn apply(
 }
 
 impl RecordApplier<'_, '_> {
-    /// Applies a record to `state`, or what may wait of it to `later`.
+    /// Changes that may wait go to `later`.
     pub fn apply(
         &mut self,
         state: &State,
@@ -165,7 +152,8 @@ impl RecordApplier<'_, '_> {
         Ok(state.after(tid, slot.page_bytes, record.head.page_count, record.head.change_counter, header))
     }
 
-    /// Makes the image that `change` leads to the newest one of `page`, if it may not wait. The `header` in it, if it is that of page 1.
+    /// Makes the image of `change` the newest of `page`, if it may not wait. Returns the header if
+    /// it is page 1.
     fn change(
         &mut self,
         page: PageNo,

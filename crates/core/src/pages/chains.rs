@@ -1,9 +1,9 @@
-//! What the records that were found after a crash make of pages, before anybody needs an image: the bytes of their entries, in memory,
-//! and for each page which of them lead to it.
+//! Changes that recovery found, until their images are needed: bytes of entries, and a chain of
+//! them per page.
 //!
-//! The first of a chain lies over home, or over zeros; the bytes are absolute, so home may be anything from the image that the first
-//! record met to the one that the last made (rule AbsoluteBytes). Once home has a newer one, the chain is of no use any more: what a
-//! snapshot needs of it is made before (rule OldImageKept).
+//! A chain begins over home or zeros. Its bytes are absolute, so home may be anything between the
+//! first record's base and the last one's result (rule AbsoluteBytes). Before home gets newer,
+//! images that snapshots need are made (rule OldImageKept).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -16,66 +16,58 @@ use crate::base::memory::{self, Room};
 use crate::base::types::{PageNo, Tid};
 use crate::log::record::{Form, PageChange};
 
-/// Bytes of entries at most; behind them images are made at once.
+/// Bytes of entries; images of later ones are made at once.
 const BYTES_MAX: u64 = 8 << 20;
-/// So many bytes are taken for nothing at most, since images are made of them after all: then pages change so often that it is better to make
-/// their images at once.
+/// Bytes wasted on pages whose image was made anyway: pages that change so often get images at
+/// once.
 const WASTED_BYTES: u64 = 16 << 10;
 
-/// No link: there is no memory for so many.
+/// No link.
 const NONE: u32 = u32::MAX;
-/// The same, of a page that has an image.
+/// The page has an image.
 const MADE: u32 = u32::MAX - 1;
 
-/// How one record changes one page.
 struct Link {
-    /// The link before, or [`NONE`].
+    /// Previous link, or [`NONE`].
     before: u32,
-    /// Where its bytes are.
     at: u32,
     len: u32,
-    /// Bytes of this one and those before.
+    /// With earlier links.
     chain_bytes: u32,
     form: Form,
     tid: Tid,
 }
 
-/// The bytes of entries.
 #[derive(Default)]
 struct Entries {
     bytes: Vec<u8>,
     links: Vec<Link>,
     page_bytes: u32,
-    /// Pages that home had when the records were read.
+    /// When the records were read.
     home_pages: u32,
 }
 
-/// The changes of pages by record, as they are found.
 pub struct Chains {
     entries: Entries,
-    /// Page → its last link, or [`MADE`].
+    /// To its last link, or [`MADE`].
     last: FxHashMap<PageNo, u32>,
-    /// Of chains of which images were made.
+    /// Of chains whose images were made.
     wasted_bytes: u64,
 }
 
-/// What has become of a change.
 pub enum ChangeFate {
-    /// It waits.
     Waits,
-    /// It does not, for the page has an image from here on, which it does not depend on, or has had one before.
+    /// The page has an image, independent of earlier ones.
     Made,
-    /// It does not, for there are too many bytes of the page: the image behind this link is to be made first.
+    /// First make the image behind this link.
     Long(u32),
 }
 
-/// The same once all are found: pages that nobody has needed so far.
 pub struct Unmade {
     entries: Arc<Entries>,
     last: FxHashMap<PageNo, u32>,
 }
 
-/// The changes that lead to one version of a page.
 #[derive(Clone)]
 pub struct ChangeChain {
     entries: Arc<Entries>,
@@ -83,19 +75,17 @@ pub struct ChangeChain {
 }
 
 impl Chains {
-    /// None, of pages that are so long, over a home that has so many. `ring_bytes`: no more bytes than this can come.
+    /// `ring_bytes` bounds the entries.
     pub fn new(page_bytes: u32, home_pages: u32, ring_bytes: u64) -> Result<Chains> {
         let bytes = memory::list(usize::try_from(ring_bytes.min(BYTES_MAX)).unwrap_or(0))?;
         let entries = Entries { bytes, links: Vec::new(), page_bytes, home_pages };
         Ok(Chains { entries, last: FxHashMap::default(), wasted_bytes: 0 })
     }
 
-    /// Whether a record that is so long may be added.
     pub fn has_room(&self, record_bytes: u64) -> bool {
         self.entries.bytes.len() as u64 + record_bytes <= BYTES_MAX && self.wasted_bytes <= WASTED_BYTES
     }
 
-    /// Adds what `tid` makes of `page`, if it may wait.
     pub fn add(&mut self, page: PageNo, tid: Tid, change: PageChange<'_>) -> Result<ChangeFate> {
         let Entries { bytes, links, page_bytes, .. } = &mut self.entries;
         let (form, changed) = change.told();
@@ -109,7 +99,7 @@ impl Chains {
         }
         let before = links.get(*last as usize).filter(|_| matches!(change, PageChange::Delta(_)));
         let chain_bytes = len.saturating_add(before.map_or(0, |link| link.chain_bytes));
-        // An image takes as much memory as the page, and no more with the next change. Memory that is new costs more than the read of home.
+        // An image grows no more with later changes; new memory costs more than the read of home.
         let most = if before.is_some() { *page_bytes / 2 } else { *page_bytes };
         if chain_bytes > most {
             self.wasted_bytes += u64::from(links.get(*last as usize).map_or(0, |link| link.chain_bytes));
@@ -124,7 +114,7 @@ impl Chains {
         Ok(ChangeFate::Waits)
     }
 
-    /// The image of `page` behind the link `last`, over that which `home` reads.
+    /// The image behind the link `last`, over the one that `home` reads.
     pub fn image(
         &self,
         page: PageNo,
@@ -134,7 +124,6 @@ impl Chains {
         self.entries.image(page, last, home)
     }
 
-    /// They are all.
     pub fn finish(mut self) -> Option<Unmade> {
         self.last.retain(|_, last| *last != MADE);
         (!self.last.is_empty()).then(|| Unmade { entries: Arc::new(self.entries), last: self.last })
@@ -151,61 +140,53 @@ impl Unmade {
         Some((link.tid, ChangeChain { entries: self.entries.clone(), last }))
     }
 
-    /// What leads to `page`, and which transaction made it last.
     pub fn get(&self, page: PageNo) -> Option<(Tid, ChangeChain)> {
         self.chain(*self.last.get(&page)?)
     }
 
-    /// Which transaction made `page` last.
     pub fn made_by(&self, page: PageNo) -> Option<Tid> {
         Some(self.entries.links.get(*self.last.get(&page)? as usize)?.tid)
     }
 
-    /// The same as [`Unmade::get`], and it is not here any more.
+    /// The same as [`Unmade::get`], and removes it.
     pub fn take(&mut self, page: PageNo) -> Option<(Tid, ChangeChain)> {
         let last = self.last.remove(&page)?;
         self.chain(last)
     }
 
-    /// Whether there is none any more.
     pub fn is_empty(&self) -> bool {
         self.last.is_empty()
     }
 
-    /// How many pages there are.
     pub fn len(&self) -> usize {
         self.last.len()
     }
 
-    /// The pages, in no order.
     pub fn pages(&self) -> impl Iterator<Item = PageNo> {
         self.last.keys().copied()
     }
 
-    /// Each page with what leads to it, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (PageNo, Tid, ChangeChain)> {
         self.last.iter().filter_map(|(page, last)| self.chain(*last).map(|(tid, chain)| (*page, tid, chain)))
     }
 
-    /// Length of a page.
     pub fn page_bytes(&self) -> u64 {
         u64::from(self.entries.page_bytes)
     }
 }
 
 impl ChangeChain {
-    /// Length of the page.
     pub fn page_bytes(&self) -> u32 {
         self.entries.page_bytes
     }
 
-    /// Whether they are the same changes.
+    /// Whether both are the same.
     pub fn is(&self, other: &ChangeChain) -> bool {
         Arc::ptr_eq(&self.entries, &other.entries) && self.last == other.last
     }
 
-    /// The image of `page`, over that which `home` reads, if one counts: it says how many bytes home has. `None`: home is shorter than it was
-    /// when the records were found.
+    /// `home` is read if the chain needs it, and returns its length. `None`: home is shorter than
+    /// at recovery.
     pub fn image(&self, page: PageNo, home: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<Option<Vec<u8>>> {
         self.entries.image(page, self.last, home)
     }

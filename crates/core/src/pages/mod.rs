@@ -1,4 +1,4 @@
-//! Versions of pages in memory: the newest images, old ones for snapshots, the overlay of a transaction.
+//! Versions of pages in memory: newest images, old ones for snapshots, a transaction's overlay.
 
 pub mod ahead;
 pub mod apply;

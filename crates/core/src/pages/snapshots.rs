@@ -1,14 +1,12 @@
-//! The snapshots that are pinned, by the transaction that each reads up to.
-//!
-//! There are few of them, and the newest comes and goes with each transaction: a sorted list, which keeps its memory.
+//! Pinned snapshots by TID: a sorted list, for they are few and the newest comes and goes with each
+//! transaction.
 
 use crate::base::types::{PageNo, Tid};
 
-/// Pinned snapshots, in the order of their TIDs.
+/// Sorted by TID.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshots(Vec<PinnedSnapshots>);
 
-/// The snapshots of one transaction.
 #[derive(Clone, Debug)]
 struct PinnedSnapshots {
     tid: Tid,
@@ -18,7 +16,6 @@ struct PinnedSnapshots {
 }
 
 impl Snapshots {
-    /// Adds one of a state of so many pages.
     pub fn pin(&mut self, tid: Tid, pages: u32) {
         let at = self.below(tid);
         match self.0.get_mut(at) {
@@ -30,7 +27,7 @@ impl Snapshots {
         }
     }
 
-    /// Takes one away; whether it was the last of its TID.
+    /// Returns whether it was the last of its TID.
     pub fn unpin(&mut self, tid: Tid) -> bool {
         let at = self.below(tid);
         let Some(pinned) = self.0.get_mut(at).filter(|pinned| pinned.tid == tid) else { return false };
@@ -42,43 +39,38 @@ impl Snapshots {
         true
     }
 
-    /// Whether there is one of `tid`.
     pub fn has(&self, tid: Tid) -> bool {
         self.has_any(tid, tid.next())
     }
 
-    /// Whether there is one from `from` on and before `until`.
+    /// Whether a TID in `from..until` is pinned.
     pub fn has_any(&self, from: Tid, until: Tid) -> bool {
         self.0.get(self.below(from)).is_some_and(|pinned| pinned.tid < until)
     }
 
-    /// Whether there is one from `from` on and before `until` whose state has `page`.
+    /// Whether a state in `from..until` that has `page` is pinned.
     pub fn has_any_with(&self, page: PageNo, from: Tid, until: Tid) -> bool {
         let mut from = self.0.iter().skip(self.below(from)).take_while(|pinned| pinned.tid < until);
         from.any(|pinned| page.0 <= pinned.pages)
     }
 
-    /// The TIDs, each once, in order.
     pub fn tids(&self) -> impl Iterator<Item = Tid> {
         self.0.iter().map(|pinned| pinned.tid)
     }
 
-    /// The TIDs of those whose state has `page`, each once, in order.
+    /// Distinct TIDs of pinned states that have `page`, in order.
     pub fn tids_with(&self, page: PageNo) -> impl Iterator<Item = Tid> {
         self.0.iter().filter(move |pinned| page.0 <= pinned.pages).map(|pinned| pinned.tid)
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.0.iter().map(|pinned| pinned.count).sum()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many TIDs are below `tid`.
     fn below(&self, tid: Tid) -> usize {
         self.0.partition_point(|pinned| pinned.tid < tid)
     }

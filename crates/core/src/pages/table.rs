@@ -1,7 +1,7 @@
-//! The page table: the images that are newer than home, and the old ones that snapshots still need.
+//! The page table: images newer than home, and old ones that snapshots need.
 //!
-//! A snapshot at S reads the newest version of a page whose TID is at most S, and home where there is
-//! none (invariant I4). [`ImageLocation::Home`] marks the version home holds where older ones are kept beside it.
+//! A snapshot at S reads the newest version up to S, else home (invariant I4).
+//! [`ImageLocation::Home`] is listed where older versions are kept beside it.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -22,23 +22,20 @@ use crate::pages::snapshots::Snapshots;
 use crate::shared::member::Member;
 use crate::sqlite_format::home::State;
 
-/// The bytes of one page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image(Arc<PageBytes>);
 
 impl Image {
-    /// A copy of `bytes`.
     pub fn copy(bytes: &[u8]) -> Result<Image> {
         Ok(memory::copy(bytes)?.into())
     }
 }
 
-/// Where an image streamed to, as records and the table say it: zero is no place.
+/// Position in stream units; zero is none.
 pub fn stream_units(position: u64) -> Result<u32> {
     u32::try_from(position / STREAM_UNIT).map_err(|_| Error::Full("the log is too long".into()))
 }
 
-/// `len` bytes of a page's image from `at` on.
 pub fn part(image: &[u8], at: usize, len: usize) -> Result<&[u8]> {
     let short = || Error::Corrupt(format!("bytes {at} to {} of a page with {} bytes", at + len, image.len()));
     image.get(at..at + len).ok_or_else(short)
@@ -58,18 +55,15 @@ impl Deref for Image {
     }
 }
 
-/// Where a version's bytes are.
 #[derive(Clone)]
 pub enum ImageLocation {
-    /// In memory.
     Memory(Image),
-    /// Streamed into the log: the file and the position in bytes.
+    /// Streamed into the log: file and byte position.
     Log(Arc<dyn DiskFile>, u64),
-    /// Kept for a snapshot in a temporary file: the file and the position in bytes.
+    /// Kept for a snapshot in a temporary file: file and byte position.
     Kept(Arc<dyn DiskFile>, u64),
-    /// Nowhere yet: what the records found by recovery make of the page.
+    /// Not made yet: recovered changes.
     Unmade(ChangeChain),
-    /// In home.
     Home,
 }
 
@@ -80,12 +74,12 @@ struct PageVersion {
 }
 
 impl PageVersion {
-    /// Whether the newest version of a page, being this one, is yet to go home.
+    /// For the newest version of a page.
     fn is_newer_than_home(&self) -> bool {
         !matches!(self.place, ImageLocation::Home | ImageLocation::Kept(..))
     }
 
-    /// Its bytes in memory; those of an image that is not made yet count as well.
+    /// Of an unmade image, its changes.
     fn bytes(&self) -> u64 {
         match &self.place {
             ImageLocation::Memory(image) => image.len() as u64,
@@ -95,8 +89,7 @@ impl PageVersion {
     }
 }
 
-/// Position and crc32c of the streamed images of one transaction, by page: four pages a megabyte of
-/// pages, dense or sparse.
+/// Byte position and crc32c by page: four index pages per megabyte.
 #[derive(Clone, Debug, Default)]
 pub struct Streamed {
     chunks: BTreeMap<u32, Vec<(u32, u32)>>,
@@ -110,14 +103,12 @@ impl Streamed {
         (page.0 / CHUNK as u32, page.0 as usize % CHUNK)
     }
 
-    /// Position in bytes and crc32c of a page's image.
     pub fn get(&self, page: PageNo) -> Option<(u64, u32)> {
         let (chunk, at) = Self::split(page);
         let (units, crc) = *self.chunks.get(&chunk)?.get(at)?;
         (units != 0).then(|| (u64::from(units) * STREAM_UNIT, crc))
     }
 
-    /// Notes where a page's image is.
     pub fn set(&mut self, page: PageNo, position: u64, crc: u32) -> Result<()> {
         let (chunk, at) = Self::split(page);
         let slots = match self.chunks.entry(chunk) {
@@ -136,7 +127,6 @@ impl Streamed {
         Ok(())
     }
 
-    /// Forgets a page.
     pub fn remove(&mut self, page: PageNo) {
         let (chunk, at) = Self::split(page);
         if let Some(slot) = self.chunks.get_mut(&chunk).and_then(|c| c.get_mut(at)) {
@@ -145,17 +135,14 @@ impl Streamed {
         }
     }
 
-    /// Number of pages.
     pub fn len(&self) -> u32 {
         self.count
     }
 
-    /// Whether nothing streamed.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Page, position in bytes and crc32c, in page order.
     pub fn iter(&self) -> impl Iterator<Item = (PageNo, u64, u32)> + '_ {
         self.chunks.iter().flat_map(|(chunk, slots)| {
             slots.iter().enumerate().filter(|(_, (units, _))| *units != 0).map(move |(at, (units, crc))| {
@@ -165,91 +152,82 @@ impl Streamed {
     }
 }
 
-/// The streamed images of one big transaction.
 struct Layer {
     tid: Tid,
     streamed: Streamed,
     log: Arc<dyn DiskFile>,
-    /// Where they end in the log, with their index, in bytes.
+    /// Where the images end in the log, index included, in bytes.
     end: u64,
 }
 
 impl Layer {
-    /// Whether a streamed image is newer than `listed`, or is what home will hold for it: until its checkpoint is
-    /// over, home may hold anything (rule OldImageKept).
+    /// Whether a streamed image is newer than `listed`, or will be home's: home may hold either
+    /// until the checkpoint ends (rule OldImageKept).
     fn hides(&self, listed: &PageVersion) -> bool {
         listed.tid < self.tid || (listed.tid == self.tid && matches!(listed.place, ImageLocation::Home))
     }
 }
 
-/// Who reads older versions than the newest.
 #[derive(Clone, Copy)]
 pub struct Readers<'a> {
-    /// Pinned snapshots.
     pub snapshots: &'a Snapshots,
-    /// The newest state readers may see: that one and all later ones may be pinned at any time.
+    /// The newest visible state: it and later ones may be pinned at any time.
     pub visible: Tid,
 }
 
 impl Readers<'_> {
-    /// Whether a snapshot reads, or may read, the version of `page` made by `from` and replaced by `until` (rule
-    /// OldImageKept). A state that ends before the page needs none.
+    /// Whether a snapshot may read the version of `page` from `from` to `until` (rule
+    /// OldImageKept); one that ends before the page cannot.
     fn need(&self, page: PageNo, from: Tid, until: Tid) -> bool {
         until > self.visible || self.snapshots.has_any_with(page, from, until)
     }
 }
 
-/// Bytes of kept images in memory below which nobody looks for those that nobody needs any more.
+/// Trimming fewer kept bytes does not pay.
 const TRIM_BYTES: u64 = 1 << 20;
 
-/// So many of the newest transactions are told apart by what they changed, and so many pages of each.
 const STEPS: usize = 64;
 const STEP_PAGES: usize = 16;
 
-/// Which state it is: a log begun anew gives what home holds the TID of the transaction before, and what a connection that
-/// stepped aside wrote there has another counter.
+/// Identifies a state: a new log reuses the last TID, and a passthrough transaction changes only
+/// the counter.
 pub type StateId = (Tid, u32);
 
-/// Of a state.
 pub fn state_id(state: &State) -> StateId {
     (state.tid, state.change_counter)
 }
 
-/// What one transaction changed.
 struct TableChange {
     from: StateId,
     to: StateId,
     pages: Vec<PageNo>,
 }
 
-/// Page → versions.
 #[derive(Default)]
 pub struct PageTable {
     pages: FxHashMap<PageNo, Vec<PageVersion>>,
-    /// Pages of which recovery has found changes and that nobody has needed since: these have one version, which is not in `pages`.
+    /// Recovered pages that were not needed yet: each has one version, which is not in `pages`.
     unmade: Option<Unmade>,
-    /// An image may not be made yet that is in `pages`.
+    /// `pages` may list an unmade image.
     lists_unmade: bool,
-    /// The images of one big transaction; a checkpoint follows it before the next commit.
+    /// A big transaction's images; a checkpoint follows before the next commit.
     layer: Option<Layer>,
-    /// Bytes of images newer than home.
     new_bytes: u64,
-    /// Bytes of images kept in memory for snapshots.
+    /// Bytes in memory for snapshots.
     kept_bytes: u64,
-    /// Of those, what was found to be needed when all were looked at last.
+    /// Of these, needed at the last look.
     needed_bytes: u64,
-    /// Every page that a transaction after this one has changed is listed; `None`: not known.
+    /// Each page changed after this is listed; `None`: unknown.
     since: Option<Tid>,
-    /// The newest transactions of this process, the oldest first.
+    /// Of this process, oldest first.
     steps: VecDeque<TableChange>,
-    /// Somebody wants to know of the steps. Stock SQLite does not.
+    /// A connection has asked for steps; stock SQLite never does.
     is_asked: AtomicBool,
-    /// This process among others, who may have left images of home for the snapshots here.
+    /// Through it other processes may have kept images.
     pub member: Option<Arc<Member>>,
 }
 
 impl PageTable {
-    /// Where the snapshot at `tid` finds `page`.
     pub fn find(&self, page: PageNo, tid: Tid) -> ImageLocation {
         let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid));
         if let Some(layer) = &self.layer
@@ -265,20 +243,20 @@ impl PageTable {
         }
     }
 
-    /// The version of `page` that was not listed since recovery, if the snapshot at `tid` has it.
+    /// The unlisted version, if the snapshot at `tid` has it.
     fn unmade(&self, page: PageNo, tid: Tid) -> Option<ImageLocation> {
         let (made_by, chain) = self.unmade.as_ref()?.get(page)?;
         (made_by <= tid).then_some(ImageLocation::Unmade(chain))
     }
 
-    /// What recovery has found of pages that have no version yet.
+    /// Takes recovered changes.
     pub fn adopt(&mut self, unmade: Option<Unmade>) {
         debug_assert!(self.unmade.is_none(), "recovery finds all at once");
         self.new_bytes += unmade.as_ref().map_or(0, |unmade| unmade.page_bytes() * unmade.len() as u64);
         self.unmade = unmade;
     }
 
-    /// Takes the version of `page` that was not listed since recovery.
+    /// Removes the unlisted version.
     fn take_unmade(&mut self, page: PageNo) -> Option<(Tid, ChangeChain)> {
         let unmade = self.unmade.as_mut()?;
         let taken = unmade.take(page);
@@ -288,7 +266,6 @@ impl PageTable {
         taken
     }
 
-    /// Lists the version of `page` that was not listed since recovery.
     fn list(&mut self, page: PageNo) {
         let Some((tid, chain)) = self.take_unmade(page) else { return };
         debug_assert!(!self.pages.contains_key(&page), "page {page} has two places");
@@ -296,13 +273,13 @@ impl PageTable {
         self.pages.insert(page, vec![PageVersion { tid, place: ImageLocation::Unmade(chain) }]);
     }
 
-    /// The versions of `page`, to add one.
+    /// Lists the recovered version first.
     fn versions(&mut self, page: PageNo) -> &mut Vec<PageVersion> {
         self.list(page);
         self.pages.entry(page).or_default()
     }
 
-    /// The image that `chain` leads to has been made of `page`. Without memory for it in the table, whoever needs it next makes it again.
+    /// The image of `chain` was made. Without memory for it, the next reader makes it again.
     pub fn made(&mut self, page: PageNo, chain: &ChangeChain, image: Image) {
         if self.room(1).is_err() {
             return;
@@ -317,7 +294,7 @@ impl PageTable {
         }
     }
 
-    /// A version of `page` that is not made yet and is another one than that at `going`, which goes home, with its transaction.
+    /// An unmade version, other than the one at `going` to home.
     pub fn unmade_beside(&self, page: PageNo, going: &ImageLocation) -> Option<(Tid, ChangeChain)> {
         let beside = |place: &ImageLocation| match (place, going) {
             (ImageLocation::Unmade(chain), ImageLocation::Unmade(going)) if chain.is(going) => None,
@@ -331,27 +308,23 @@ impl PageTable {
         versions.iter().find_map(|v| Some((v.tid, beside(&v.place)?)))
     }
 
-    /// Whether nothing is newer than home and nothing is kept.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty() && self.layer.is_none() && self.unmade.is_none()
     }
 
-    /// Bytes of images newer than home, in memory.
     pub fn new_bytes(&self) -> u64 {
         self.new_bytes
     }
 
-    /// Bytes of old images kept in memory for snapshots.
     pub fn kept_bytes(&self) -> u64 {
         self.kept_bytes
     }
 
-    /// Whether a big transaction waits for its checkpoint.
     pub fn has_layer(&self) -> bool {
         self.layer.is_some()
     }
 
-    /// The transaction that made the version of `page` that the snapshot at `tid` reads, if it is not home's.
+    /// The maker of the version at `tid`; `None`: it is home's.
     pub fn made_by(&self, page: PageNo, tid: Tid) -> Option<Tid> {
         let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid)).map(|v| v.tid);
         let listed = listed.or_else(|| self.unmade.as_ref()?.made_by(page).filter(|made_by| *made_by <= tid));
@@ -359,13 +332,13 @@ impl PageTable {
         listed.max(layer)
     }
 
-    /// From now on, what transactions after `tid` change is listed.
+    /// Changes after `tid` are listed from now on.
     pub fn lists_since(&mut self, tid: Tid) {
         self.since = Some(tid);
     }
 
-    /// The pages that transactions up to `tid` have changed, each with the last of them, and the transaction after which none is
-    /// missing; `None`: some may be. `tid` is pinned.
+    /// The pages changed up to `tid`, each with its last change, and the TID after which none is
+    /// missing; `None`: unknown. `tid` is pinned.
     pub fn changes(&self, tid: Tid) -> Option<(Tid, Vec<(PageNo, Tid)>)> {
         let since = self.since?;
         let made_by = |page: PageNo| Some((page, self.made_by(page, tid).filter(|made_by| *made_by > since)?));
@@ -378,8 +351,8 @@ impl PageTable {
         Some((since, pages))
     }
 
-    /// A transaction made `to` of `from`, and all that differs is in `pages`. One that is too big is not told, nor is any before somebody
-    /// has asked: whoever looks from behind those finds nothing (rule CacheKnowsItsState).
+    /// `pages` differ between the states. Not noted if too many, or before a connection asks: a
+    /// search then finds nothing (rule CacheKnowsItsState).
     pub fn note_step(&mut self, from: &State, to: &State, pages: impl ExactSizeIterator<Item = PageNo>) {
         if !*self.is_asked.get_mut()
             || pages.len() > STEP_PAGES
@@ -391,7 +364,7 @@ impl PageTable {
         let oldest = if self.steps.len() < STEPS { None } else { self.steps.pop_front() };
         let mut list = oldest.map_or_else(Vec::new, |step| step.pages);
         list.clear();
-        // Without memory it is not told either.
+        // Without memory it is not noted either.
         if list.room(pages.len()).is_err() || self.steps.room(1).is_err() {
             return;
         }
@@ -399,7 +372,7 @@ impl PageTable {
         self.steps.push_back(TableChange { from: state_id(from), to: state_id(to), pages: list });
     }
 
-    /// Adds the pages that may differ between two states to `pages`; false: nothing is known.
+    /// Adds pages that may differ; false: unknown.
     pub fn changed_between(&self, from: StateId, to: StateId, pages: &mut Vec<u32>) -> bool {
         self.is_asked.store(true, Relaxed);
         let mut at = to;
@@ -416,26 +389,26 @@ impl PageTable {
         at == from
     }
 
-    /// Makes room for images of `more` pages.
+    /// For images of `more` pages.
     pub fn room(&mut self, more: usize) -> Result<()> {
         self.pages.room(more)
     }
 
-    /// Adds the image of `page` at `tid`, newer than all there are. Versions of it that nobody reads are dropped.
+    /// Drops versions without readers.
     pub fn publish(&mut self, page: PageNo, tid: Tid, place: ImageLocation, readers: Readers<'_>) {
         let added = PageVersion { tid, place };
         let versions = self.versions(page);
         let (newest, kept) = versions.split_last().map_or((0, 0), |(last, older)| (last.bytes(), bytes(older)));
         retain_needed(page, versions, tid, readers);
-        // What was newest is kept from now on: the one being added is what a checkpoint will write.
+        // A checkpoint will write the added one: the former newest is now kept.
         let (new, still_kept) = (added.bytes(), bytes(versions));
         versions.push(added);
         self.new_bytes = self.new_bytes + new - newest;
         self.kept_bytes = self.kept_bytes + still_kept - kept;
     }
 
-    /// The newest image of `page`, to become that at `tid` where it is; `None` unless it is in memory, and the table alone has it. Nobody
-    /// reads.
+    /// The newest image, to become that of `tid`; `None` unless in memory and unshared. There are
+    /// no readers.
     pub fn amend(&mut self, page: PageNo, tid: Tid) -> Option<&mut [u8]> {
         let newest = self.pages.get_mut(&page).filter(|_| self.layer.is_none())?.last_mut()?;
         let ImageLocation::Memory(image) = &mut newest.place else { return None };
@@ -444,18 +417,18 @@ impl PageTable {
         Some(&mut image.0)
     }
 
-    /// Adds the streamed images of the transaction `tid`, which end with their index at byte `end` of the log.
+    /// The images end with their index at byte `end` of the log.
     pub fn publish_layer(&mut self, tid: Tid, streamed: Streamed, log: Arc<dyn DiskFile>, end: u64) {
         debug_assert!(self.layer.is_none(), "a checkpoint follows each big transaction");
         self.layer = Some(Layer { tid, streamed, log, end });
     }
 
-    /// Where the streamed images end in the log with their index, in bytes; 0 if there are none. Behind that, nothing that was committed is.
+    /// In bytes of the log, index included; 0: none. Nothing behind is committed.
     pub fn streamed_end(&self) -> u64 {
         self.layer.as_ref().map_or(0, |layer| layer.end)
     }
 
-    /// The newest version of every page that is newer than home, up to `page_count`, in page order.
+    /// Newest versions newer than home, in page order.
     pub fn dirty(&self, page_count: u32) -> Result<Vec<(PageNo, ImageLocation)>> {
         let streamed = self.layer.as_ref().map_or(0, |layer| layer.streamed.len());
         let unmade = self.unmade.as_ref().map_or(0, Unmade::len);
@@ -484,7 +457,6 @@ impl PageTable {
         Ok(pages)
     }
 
-    /// How many pages up to `page_count` are newer than home, and how many of them are behind the first `home_pages`.
     pub fn count_dirty(&self, page_count: u32, home_pages: u64) -> Result<(u64, u64)> {
         let mut count = (0, 0);
         let mut add = |page: PageNo| count = (count.0 + 1, count.1 + u64::from(u64::from(page.0) > home_pages));
@@ -498,8 +470,7 @@ impl PageTable {
         Ok(count)
     }
 
-    /// Keeps home's image of `page` for the snapshots from `first` on, before home gets the version of
-    /// `now`.
+    /// Keeps home's image for snapshots from `first` on, before home gets that of `now`.
     pub fn keep(&mut self, page: PageNo, first: Tid, now: Tid, place: ImageLocation) {
         if let ImageLocation::Memory(image) = &place {
             self.kept_bytes += image.len() as u64;
@@ -510,7 +481,7 @@ impl PageTable {
             Some(PageVersion { tid, place: old @ ImageLocation::Home }) if *tid == first => *old = place,
             _ => versions.insert(at, PageVersion { tid: first, place }),
         }
-        // Where checkpoints of other processes are marked behind it, home had the same image.
+        // Home had the same image where other processes' checkpoints are marked behind it.
         let mut n = 0;
         versions.retain(|v| {
             n += 1;
@@ -521,15 +492,14 @@ impl PageTable {
         }
     }
 
-    /// Whether the newest version of `page` is in home.
     pub fn newest_is_home(&self, page: PageNo) -> bool {
         self.layer.as_ref().is_none_or(|l| l.streamed.get(page).is_none())
             && self.unmade.as_ref().is_none_or(|unmade| unmade.made_by(page).is_none())
             && self.pages.get(&page).and_then(|v| v.last()).is_none_or(|v| matches!(v.place, ImageLocation::Home))
     }
 
-    /// Before home gets the image of `page` at `now` in place: `old`, home's image, takes home's place for every
-    /// snapshot up to there, also for those that are yet to be pinned.
+    /// Before a write in place: `old`, home's image, replaces home for each snapshot before `now`,
+    /// pinned already or later.
     pub fn hold(&mut self, page: PageNo, now: Tid, old: ImageLocation) {
         debug_assert!(self.newest_is_home(page), "page {page} has an image newer than home");
         self.since = None;
@@ -541,8 +511,7 @@ impl PageTable {
         versions.push(PageVersion { tid: now, place: ImageLocation::Home });
     }
 
-    /// Before home, which holds the state of `base`, gets the newest image of `page`, which is in memory: `old`, home's
-    /// image, takes home's place for every snapshot up to there.
+    /// The same before home, which is at `base`, gets the newest image, which is in memory.
     pub fn hold_under(&mut self, page: PageNo, base: Tid, old: ImageLocation) {
         self.since = None;
         if let ImageLocation::Memory(image) = &old {
@@ -553,19 +522,19 @@ impl PageTable {
         displace_home(versions, at, old);
     }
 
-    /// Home has the newest image of `page`, which was in memory: what nobody needs beside it is forgotten.
+    /// Home has the newest image, which was in memory: drops unneeded versions.
     pub fn brought_home(&mut self, page: PageNo, readers: Readers<'_>) {
         self.since = None;
         self.is_home(page, readers);
     }
 
-    /// Home has got the newest image of `page`, of which a record is in the log: what nobody needs beside it is forgotten.
+    /// The same for an image with a record in the log.
     pub fn swept(&mut self, page: PageNo, readers: Readers<'_>) {
         let Some(tid) = self.is_home(page, readers) else { return };
         self.since = self.since.map(|since| since.max(tid));
     }
 
-    /// Home has the newest image of `page`: forgets what nobody needs beside it. Which transaction made it.
+    /// Drops unneeded versions; returns the newest TID.
     fn is_home(&mut self, page: PageNo, readers: Readers<'_>) -> Option<Tid> {
         if let Some((tid, chain)) = self.take_unmade(page) {
             self.new_bytes -= u64::from(chain.page_bytes());
@@ -579,8 +548,8 @@ impl PageTable {
         Some(tid)
     }
 
-    /// Home has, by a checkpoint elsewhere, every image up to `home_tid`: those of pages that nothing newer is listed for are
-    /// forgotten, as far as nobody needs them.
+    /// Another process's checkpoint brought home all up to `home_tid`: drops unneeded images of
+    /// pages without newer ones.
     pub fn swept_elsewhere(&mut self, home_tid: Tid, readers: Readers<'_>) {
         let in_home = |v: &&PageVersion| v.tid <= home_tid && v.is_newer_than_home();
         let swept: Vec<PageNo> =
@@ -590,7 +559,6 @@ impl PageTable {
         swept.into_iter().for_each(|page| self.swept(page, readers));
     }
 
-    /// The newest image of `page`, if it is newer than home, and the transaction that made it.
     pub fn to_sweep(&self, page: PageNo) -> Option<(Tid, ImageLocation)> {
         if let Some((tid, chain)) = self.unmade.as_ref().and_then(|unmade| unmade.get(page)) {
             return Some((tid, ImageLocation::Unmade(chain)));
@@ -599,12 +567,10 @@ impl PageTable {
         Some((newest.tid, newest.place.clone()))
     }
 
-    /// Whether an image is kept in a temporary file.
     pub fn keeps_in_file(&self) -> bool {
         self.pages.values().flatten().any(|version| matches!(version.place, ImageLocation::Kept(..)))
     }
 
-    /// Forgets the kept versions of `page` that nobody needs.
     pub fn release(&mut self, page: PageNo, readers: Readers<'_>) {
         let Some(versions) = self.pages.get_mut(&page) else { return };
         let Some(newest) = versions.pop() else { return };
@@ -618,8 +584,8 @@ impl PageTable {
         }
     }
 
-    /// After a checkpoint wrote the newest versions of the first `page_count` pages to home: forget what no
-    /// snapshot needs. Home has no version of the pages behind; they stay here for the snapshots that have them.
+    /// Drops versions that no snapshot needs. Pages behind `page_count` are not in home, and stay
+    /// for snapshots.
     pub fn checkpointed(&mut self, home_tid: Tid, page_count: u32, readers: Readers<'_>) {
         debug_assert!(home_tid <= readers.visible, "home gets nothing that readers may not see yet");
         self.since = self.since.map(|since| since.max(home_tid));
@@ -642,7 +608,7 @@ impl PageTable {
         }
         let mut kept_bytes = 0;
         self.pages.retain(|page, versions| {
-            // Where home holds something newer than what is listed, or nothing, that is the newest version.
+            // Where home has a newer version than listed, or none, that is the newest.
             let streamed = layer.as_ref().filter(|l| l.streamed.get(*page).is_some()).map(|l| l.tid);
             let newer = streamed.or((page.0 > page_count).then_some(home_tid));
             if let Some(tid) = newer.filter(|tid| versions.last().is_some_and(|v| v.tid < *tid)) {
@@ -653,7 +619,7 @@ impl PageTable {
             retain_needed(*page, versions, until, readers);
             kept_bytes += bytes(versions);
             if versions.is_empty() {
-                // Only the newest is left: home holds it, unless it was dropped with the end of the file.
+                // Only the newest is left: in home, or cut off with the file's end.
                 return false;
             }
             newest.place = ImageLocation::Home;
@@ -663,13 +629,13 @@ impl PageTable {
         self.set_kept(kept_bytes);
     }
 
-    /// TID of the newest version of `page`, if it is newer than home.
+    /// `None`: in home.
     pub fn newest_tid(&self, page: PageNo) -> Option<Tid> {
         self.made_by(page, Tid(u64::MAX))
     }
 
-    /// After another process wrote home at least up to `home_tid`, of which this one has not seen all: snapshots from
-    /// there on read home, older ones what they have.
+    /// Another process wrote home, not all of it seen here: snapshots from `home_tid` on read home,
+    /// older ones their versions.
     pub fn checkpointed_elsewhere(&mut self, home_tid: Tid, snapshots: &Snapshots) {
         let needed = self.unmade.iter().flat_map(Unmade::iter);
         let needed = needed.filter(|(page, tid, _)| snapshots.has_any_with(*page, *tid, home_tid));
@@ -677,7 +643,8 @@ impl PageTable {
         needed.into_iter().for_each(|page| self.list(page));
         let layer = self.layer.take();
         for (page, versions) in &mut self.pages {
-            // Snapshots between the big transaction and the checkpoint read its image in home, or the one kept of home.
+            // Between big transaction and checkpoint, snapshots read its image in home, or home's
+            // kept one.
             let streamed = layer.as_ref().filter(|l| l.streamed.get(*page).is_some()).map(|l| l.tid);
             for tid in streamed.into_iter().chain([home_tid]) {
                 if versions.last().is_some_and(|v| v.tid < tid) {
@@ -688,12 +655,11 @@ impl PageTable {
         self.checkpointed(home_tid, u32::MAX, Readers { snapshots, visible: home_tid });
     }
 
-    /// Whether kept images have become so many that looking for those nobody needs any more pays.
+    /// Whether kept images have grown enough for a trim.
     pub fn should_trim(&self) -> bool {
         self.kept_bytes > TRIM_BYTES.max(2 * self.needed_bytes)
     }
 
-    /// Forgets kept versions that nobody needs any more.
     pub fn trim(&mut self, readers: Readers<'_>) {
         let mut kept_bytes = 0;
         self.pages.retain(|page, versions| {
@@ -712,19 +678,17 @@ impl PageTable {
         self.needed_bytes = bytes;
     }
 
-    /// Forgets everything.
     pub fn clear(&mut self) {
         *self = PageTable { member: self.member.take(), ..PageTable::default() };
     }
 }
 
-/// Bytes of the versions in memory.
 fn bytes(versions: &[PageVersion]) -> u64 {
     versions.iter().map(PageVersion::bytes).sum()
 }
 
-/// Home's image is `old`, of which it is about to lose the bytes: they take its place in the first `count` of `versions`. Several of them
-/// may say that home has them: a checkpoint that leaves a page behind the end of home marks it, and home keeps the same image.
+/// Home is about to lose `old`, which replaces it in the first `count` versions. Several may be in
+/// home: a checkpoint marks one for a page beyond home's end, too.
 fn displace_home(versions: &mut Vec<PageVersion>, count: usize, old: ImageLocation) {
     let older = versions.get(..count).unwrap_or_default();
     let from = older.iter().rposition(|v| !matches!(v.place, ImageLocation::Home)).map_or(0, |newest| newest + 1);
@@ -738,7 +702,7 @@ fn displace_home(versions: &mut Vec<PageVersion>, count: usize, old: ImageLocati
     }
 }
 
-/// Keeps of the `versions` of `page`, all older than `until`, those that a snapshot reads or may read.
+/// Keeps the versions, all before `until`, that a snapshot may read.
 fn retain_needed(page: PageNo, versions: &mut Vec<PageVersion>, until: Tid, readers: Readers<'_>) {
     let mut next = until;
     for at in (0..versions.len()).rev() {
@@ -762,12 +726,11 @@ mod tests {
         vec![n; 512].into()
     }
 
-    /// Readers of `snapshots` and of what comes from `visible` on.
     fn readers(snapshots: &Snapshots, visible: u64) -> Readers<'_> {
         Readers { snapshots, visible: Tid(visible) }
     }
 
-    /// Page 7 is behind the end of the database for a while, and of home never: an older snapshot goes on reading it there.
+    /// Home still has page 7, for an older snapshot.
     #[test]
     fn a_page_that_is_added_again_leaves_home_to_no_older_snapshot() {
         for under in [true, false] {
@@ -807,7 +770,7 @@ mod tests {
             table.publish(PageNo(7), Tid(tid), ImageLocation::Memory(image(tid as u8)), readers(&snapshots, tid));
         }
         let seen: Vec<_> = (0..8).map(|t| read(&table, t)).collect();
-        // Version 2 has no reader and is gone; a snapshot at 2 would not exist.
+        // Version 2 has no reader and is gone.
         assert_eq!(seen, [None, None, None, Some(3), Some(4), Some(4), Some(6), Some(6)]);
         assert_eq!(table.new_bytes(), 512);
         assert_eq!(table.kept_bytes(), 2 * 512);
@@ -825,7 +788,7 @@ mod tests {
         let changes = |table: &PageTable, tid| table.changes(Tid(tid)).unwrap();
         assert_eq!(changes(&table, 5), (Tid(1), vec![(PageNo(7), Tid(4)), (PageNo(8), Tid(5))]));
         assert_eq!(changes(&table, 4), (Tid(1), vec![(PageNo(7), Tid(4)), (PageNo(8), Tid(3))]));
-        // Home has them: what changed before is not known any more, though an image is kept.
+        // Home has them: earlier changes are unknown, though an image is kept.
         table.checkpointed(Tid(5), 9, readers(&snapshots, 5));
         table.publish(PageNo(9), Tid(6), ImageLocation::Memory(image(1)), readers(&snapshots, 6));
         assert_eq!(changes(&table, 6), (Tid(5), vec![(PageNo(9), Tid(6))]));
@@ -834,7 +797,7 @@ mod tests {
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(7), streamed, log, 0);
         assert_eq!(changes(&table, 7), (Tid(5), vec![(PageNo(3), Tid(7)), (PageNo(9), Tid(6))]));
-        // A page in place is in no record.
+        // A page in place has no record.
         table.checkpointed(Tid(7), 9, readers(&snapshots, 7));
         table.hold(PageNo(7), Tid(8), ImageLocation::Memory(image(4)));
         assert!(table.changes(Tid(8)).is_none());
@@ -844,7 +807,7 @@ mod tests {
     fn what_readers_may_come_to_see_is_kept_until_they_see_something_newer() {
         let nobody = Snapshots::default();
         let mut table = PageTable::default();
-        // Readers see 1; 2 and 3 wait for a flush, which may cover 2 and not 3.
+        // Readers see 1; a flush may cover 2 alone.
         for tid in 1..4 {
             table.publish(PageNo(7), Tid(tid), ImageLocation::Memory(image(tid as u8)), readers(&nobody, 1));
         }
@@ -865,7 +828,7 @@ mod tests {
         table.keep(PageNo(7), Tid(0), Tid(1), ImageLocation::Memory(image(100)));
         table.checkpointed(Tid(1), 7, readers(&snapshots, 1));
         assert_eq!((read(&table, 0), read(&table, 1), read(&table, 9)), (Some(100), None, None));
-        // A second round on top of the kept version.
+        // A second round on the kept version.
         table.publish(PageNo(7), Tid(2), ImageLocation::Memory(image(2)), readers(&snapshots, 2));
         assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), Some(2)));
         table.checkpointed(Tid(2), 7, readers(&snapshots, 2));
@@ -911,7 +874,7 @@ mod tests {
         streamed.set(PageNo(7), 1 << 20, 5).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(2), streamed, log, 0);
-        // Snapshot 1 reads home, which is about to get the image of 2, or will at the next try.
+        // Home is about to get the image of 2, perhaps at a later try.
         table.keep(PageNo(7), Tid(1), Tid(2), ImageLocation::Memory(image(100)));
         assert_eq!(read(&table, 1), Some(100));
         assert!(matches!(table.find(PageNo(7), Tid(2)), ImageLocation::Log(_, p) if p == 1 << 20));
@@ -955,7 +918,7 @@ mod tests {
         table.checkpointed(Tid(3), 7, readers(&snapshots, 3));
         table.checkpointed_elsewhere(Tid(5), &snapshots);
         assert_eq!([2, 3, 4, 5].map(|tid| read(&table, tid)), [Some(2), None, None, None]);
-        // Snapshots 3, 4 and 6 read home, which transaction 7 overwrites.
+        // Transaction 7 overwrites the home of snapshots 3, 4 and 6.
         table.keep(PageNo(7), Tid(4), Tid(7), ImageLocation::Memory(image(3)));
         assert_eq!([2, 3, 4, 6, 7].map(|tid| read(&table, tid)), [Some(2), None, Some(3), Some(3), None]);
     }
@@ -967,7 +930,7 @@ mod tests {
         for (now, old) in [(4, 100), (5, 104), (6, 105)] {
             assert!(table.newest_is_home(PageNo(7)));
             table.hold(PageNo(7), Tid(now), ImageLocation::Memory(image(old)));
-            // Whoever is pinned before the state changes reads the image held, also if something is trimmed.
+            // A snapshot pinned before the change reads the held image.
             table.trim(readers(&snapshots, now - 1));
             assert_eq!(read(&table, now - 1), Some(old));
             table.release(PageNo(7), readers(&snapshots, now));
@@ -989,7 +952,7 @@ mod tests {
         assert_eq!(read(&table, 1), None);
     }
 
-    /// Pages 7, 8 and 9 as recovery finds them, of transactions 3, 4 and 5.
+    /// Recovered pages of transactions 3, 4 and 5.
     fn found() -> PageTable {
         let mut chains = Chains::new(512, 100, 1 << 20).unwrap();
         for (page, tid) in [(7, 3), (8, 4), (9, 5)] {
@@ -1032,7 +995,7 @@ mod tests {
 
     #[test]
     fn what_recovery_found_stays_for_snapshots_where_home_gets_something_newer() {
-        // Snapshot 5 reads all three. A big transaction has page 7, and cuts off page 9.
+        // Snapshot 5 reads all; a big transaction has page 7 and cuts off 9.
         let snapshots = Snapshots::from([5]);
         let mut table = found();
         let mut streamed = Streamed::default();
@@ -1048,7 +1011,7 @@ mod tests {
         table.checkpointed(Tid(6), 8, readers(&snapshots, 6));
         let seen = [(7, 5), (7, 6), (8, 5), (8, 6), (9, 5)].map(|(page, tid)| makes(&table, page, tid));
         assert_eq!(seen, [Some(3), None, None, None, Some(5)]);
-        // Another process has brought home what came later.
+        // Another process has brought later states home.
         let mut table = found();
         table.checkpointed_elsewhere(Tid(8), &snapshots);
         assert_eq!([(7, 5), (9, 5), (9, 8)].map(|(page, tid)| makes(&table, page, tid)), [Some(3), Some(5), None]);

@@ -1,4 +1,4 @@
-//! One write transaction: the pages it wrote, private until it commits.
+//! One write transaction: its pages, private until the commit.
 
 use std::sync::Arc;
 
@@ -13,32 +13,27 @@ use crate::log::several::Several;
 use crate::pages::table::{Image, Streamed};
 use crate::sqlite_format::home::State;
 
-/// How far a write transaction is.
 pub enum TxnStage {
-    /// SQLite is writing.
     Open,
-    /// Encoded, with room reserved: only publication and the flush are left.
+    /// Only publication and flush are left.
     Prepared(PreparedCommit),
 }
 
-/// What a prepared transaction will publish.
 pub struct PreparedCommit {
-    /// The state it makes; its TID is that of the base if nothing changed.
+    /// Without changes, the base's TID.
     pub state: State,
-    /// The images that differ from the base, but for those that streamed.
+    /// Without streamed ones.
     pub images: Vec<(PageNo, Image)>,
-    /// The index of streamed images in the log.
     pub stream: StreamIndex,
-    /// What is written in place instead of a record, if that is possible.
+    /// Pages written in place instead of a record.
     pub in_place: Option<Box<Placement>>,
-    /// Whether anything differs from the base.
     pub changed: bool,
-    /// The record, if it is in the log already and waits for a decision.
+    /// The record, if already in the log and undecided.
     pub written: Option<Box<WrittenRecord>>,
 }
 
 impl PreparedCommit {
-    /// Prepared to make `state`, by `changed`; what the scheme adds is empty.
+    /// The scheme's parts are empty.
     pub fn of(txn: &Txn, state: State, changed: Vec<ChangedPage>) -> Result<PreparedCommit> {
         let mut images: Vec<(PageNo, Image)> = memory::list(changed.len())?;
         images.extend(changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)));
@@ -52,7 +47,6 @@ impl PreparedCommit {
         })
     }
 
-    /// Prepared to change nothing.
     pub fn nothing(base: &State) -> PreparedCommit {
         PreparedCommit {
             state: base.clone(),
@@ -65,64 +59,52 @@ impl PreparedCommit {
     }
 }
 
-/// One page that a transaction changed.
 pub struct ChangedPage {
-    /// Page number.
     pub page: PageNo,
-    /// The image after.
     pub new: Image,
-    /// The image before, if the page was there and the scheme needs it.
+    /// If the page existed and the scheme needs it.
     pub old: Option<Image>,
 }
 
-/// What a transaction writes in place.
 pub struct Placement {
-    /// Page, image to write, and what home holds there now, if it has the page.
+    /// Page, new image, home's image if any.
     pub pages: Vec<(PageNo, Image, Option<Image>)>,
-    /// One page, of which the log keeps a note; else pages with trailers.
+    /// One page noted in the log; else pages with trailers.
     pub note: bool,
-    /// The transaction that made what home holds, where the undo records lead back to.
+    /// The transaction of home's image, to which undo records lead back.
     pub base: Tid,
-    /// How many transactions.
     pub count: usize,
 }
 
-/// So many pages are kept that a transaction read: those of a small one.
+/// Enough for small transactions.
 const READ_PAGES: usize = 16;
 
-/// The overlay of one connection.
 pub struct Txn {
-    /// The state it builds on.
     pub base: Arc<State>,
-    /// Page size in bytes; 0 until the first write to an empty database.
+    /// 0 until the first write to an empty database.
     pub page_bytes: u32,
-    /// Pages in memory.
     pub pages: FxHashMap<PageNo, Image>,
-    /// Pages that SQLite read of the base since the transaction writes, as home has them: most of them are written, and compared
-    /// with that.
+    /// Images of home that SQLite read: most get written and compared.
     pub read: Vec<(PageNo, Image)>,
-    /// Pages that streamed into the log.
     pub streamed: Streamed,
-    /// Where the log's streamed images began to be this transaction's, in bytes.
+    /// In bytes of the log.
     pub stream_from: u64,
-    /// Pages of the base above this were truncated away.
+    /// Later pages of the base were cut off.
     pub base_limit: u32,
-    /// Size of the database file as SQLite sees it, in bytes.
+    /// As SQLite sees it.
     pub file_bytes: u64,
-    /// How far it is.
     pub stage: TxnStage,
-    /// It cannot commit any more; SQLite is rolling it back (rule MergeIsSerial).
+    /// It cannot commit: SQLite is rolling it back (rule MergeIsSerial).
     pub doomed: bool,
-    /// The whole of it, since FCNTL_SYNC, if it spans several files.
+    /// Set by FCNTL_SYNC if it spans several files.
     pub several: Option<Arc<Several>>,
-    /// SQLite asked for a sync of the database file since FCNTL_SYNC.
+    /// SQLite synced the database file since FCNTL_SYNC.
     pub synced: bool,
-    /// SQLite's syncs up to FCNTL_SYNC were those of `synchronous=NORMAL`.
+    /// SQLite's syncs until FCNTL_SYNC were those of `synchronous=NORMAL`.
     pub normal: bool,
 }
 
 impl Txn {
-    /// An empty transaction on `base`.
     pub fn new(base: Arc<State>) -> Txn {
         Txn {
             page_bytes: base.page_bytes,
@@ -141,7 +123,7 @@ impl Txn {
         }
     }
 
-    /// SQLite was given `bytes` as what the base has of `page`.
+    /// SQLite was given these `bytes`.
     pub fn note_read(&mut self, page: PageNo, bytes: &[u8]) {
         if self.read.len() < READ_PAGES
             && let Ok(image) = Image::copy(bytes)
@@ -150,29 +132,26 @@ impl Txn {
         }
     }
 
-    /// What the base has of `page`, if SQLite was given it.
+    /// If SQLite was given it.
     pub fn take_read(&mut self, page: PageNo) -> Option<Image> {
         let at = self.read.iter().position(|(read, _)| *read == page)?;
         Some(self.read.swap_remove(at).1)
     }
 
-    /// It builds on another state.
     pub fn rebase(&mut self, base: Arc<State>) {
         self.read.clear();
         self.base = base;
     }
 
-    /// Whether SQLite changed nothing.
     pub fn is_untouched(&self) -> bool {
         self.pages.is_empty() && self.streamed.is_empty() && self.file_bytes == self.base.bytes()
     }
 
-    /// Bytes of page images in memory.
     pub fn memory_bytes(&self) -> u64 {
         self.pages.len() as u64 * u64::from(self.page_bytes)
     }
 
-    /// Splits `len` bytes at `offset` into pages: page, offset in the page, range in the buffer.
+    /// Page, offset in it, range of the buffer.
     pub fn split(
         page_bytes: u32,
         offset: u64,
@@ -197,7 +176,6 @@ impl Txn {
         })
     }
 
-    /// Cuts the file to `len` bytes.
     pub fn truncate(&mut self, len: u64) {
         self.file_bytes = len;
         let size = u64::from(self.page_bytes.max(1));

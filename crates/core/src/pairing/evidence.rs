@@ -1,5 +1,5 @@
-//! What a database file and its log say to the judge of whether they belong together (`judge.rs`), and what that answer comes to: the
-//! replayed state, or an error that names the way in which they do not fit.
+//! The facts about a database file and its log that `judge.rs` asks for, and the outcome of its
+//! answer: the replayed state, or an error that names the mismatch.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -16,27 +16,26 @@ use crate::pairing::replay::{Led, Replayed, replay};
 use crate::pairing::{self, Evidence, Lead, Left, Pairing};
 use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, HomeMark, State};
 
-/// A database file and a log that the caller has to itself, and what was found out about them.
+/// The caller has both to itself.
 pub struct HomeAndLog<'a> {
     db: &'a Database,
     log: &'a LogFile,
     first: DatabaseHeader,
     home_bytes: u64,
     home_counter: u32,
-    /// The valid slots of the log, the newest first.
+    /// Valid ones, the newest first.
     pub slots: Vec<Slot>,
-    /// Where the words of the dead say that the records end (rule EndTold).
+    /// The records' end by a dead process's words (rule EndTold).
     told: Option<Tid>,
-    /// Whether a rollback journal waits, if that is known.
+    /// A hot one, if known.
     journal: Option<bool>,
-    /// The slot whose records were replayed, and the state they lead to.
+    /// The replayed slot comes with it.
     led: Option<(Slot, Option<Replayed>)>,
     error: Option<Error>,
     left: Option<Left>,
 }
 
 impl<'a> HomeAndLog<'a> {
-    /// Both as they are now.
     pub fn new(db: &'a Database, log: &'a LogFile) -> Result<HomeAndLog<'a>> {
         let mut first = [0; at::HEADER_BYTES];
         let (read, home_bytes) = db.read_first(&mut first)?;
@@ -57,17 +56,17 @@ impl<'a> HomeAndLog<'a> {
         })
     }
 
-    /// The same where the records are known to end at `told`.
+    /// The records end at `told`.
     pub fn ending(self, told: Option<Tid>) -> Self {
         HomeAndLog { told, ..self }
     }
 
-    /// The same where the caller has looked for a journal, and there is none.
+    /// The caller found none.
     pub fn without_journal(self) -> Self {
         HomeAndLog { journal: Some(false), ..self }
     }
 
-    /// The answer of [`pairing::judge`]. With `accept_loss`, damage in the records of a session that goes on ends them.
+    /// With `accept_loss`, damage ends the records of a continuing session.
     pub fn judge(&mut self, accept_loss: bool) -> Result<Pairing> {
         let pairing = pairing::judge(self)?;
         let Some((slot, None)) = &self.led else { return Ok(pairing) };
@@ -83,12 +82,12 @@ impl<'a> HomeAndLog<'a> {
         })
     }
 
-    /// What lies in the log behind a live slot, if home carries no mark and that was asked for.
+    /// Known for an unmarked home, if asked for.
     pub fn found_left(&self) -> Option<Left> {
         self.left
     }
 
-    /// The replayed state, its slot and all of them, where the `pairing` is one that goes on; else the error that says why not.
+    /// Its slot and all slots come with it, if the session continues; else the error.
     pub fn into_replayed(self, pairing: &Pairing) -> Result<(Replayed, Slot, Vec<Slot>)> {
         match (pairing, self.led) {
             (Pairing::Fits(_) | Pairing::NeverBegun, Some((slot, Some(replayed)))) => Ok((replayed, slot, self.slots)),
@@ -96,7 +95,6 @@ impl<'a> HomeAndLog<'a> {
         }
     }
 
-    /// Why a marked home cannot be used with this log.
     fn refusal(mut self, pairing: &Pairing) -> Error {
         if let (Pairing::Damaged, Some(e)) = (pairing, self.error.take()) {
             return e;
@@ -127,7 +125,7 @@ impl<'a> HomeAndLog<'a> {
         }
     }
 
-    /// Home and log are of two moments (rule HomeFitsLog): the log does not lead from home to any state that ever was.
+    /// No state ever was where the log leads from home (rule HomeFitsLog).
     fn copied_apart(&self, age: &str, or_else: &str) -> Error {
         Error::CantOpen(format!(
             "{} is {age} than its log {}: the two were copied at different moments, with a checkpoint between{or_else}. Nothing was \
@@ -138,7 +136,6 @@ impl<'a> HomeAndLog<'a> {
         ))
     }
 
-    /// Replays the records behind `slot`, and keeps the state or the error.
     fn lead(&mut self, slot: Slot, accept_loss: bool) -> Lead {
         let led = replay(self.db, self.log, &slot, self.told, accept_loss);
         let (lead, replayed) = match led {
@@ -172,7 +169,7 @@ impl Evidence for HomeAndLog<'_> {
     }
 
     fn is_home_whole(&mut self) -> Result<bool> {
-        // A rollback journal that waits brings pages and length of a later transaction back.
+        // The journal brings back pages and length of a later transaction.
         Ok(State::without_mark(self.first, self.home_bytes).kind == FileKind::Database || self.db.has_hot_journal()?)
     }
 
@@ -197,7 +194,7 @@ impl Evidence for HomeAndLog<'_> {
         Ok(self.lead(slot.clone(), false))
     }
 
-    /// The slot of a session without one: it would have said what home says.
+    /// Builds the slot that the session would have had, as home says.
     fn replay_nothing(&mut self) -> Result<Lead> {
         let (Some(mark), Some(newest)) = (self.mark(), self.slots.first()) else { return Ok(Lead::Damaged) };
         let (state, _) = self.db.read_state()?;

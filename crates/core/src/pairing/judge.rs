@@ -1,8 +1,8 @@
-//! Whether a database file and a log belong together. This is decided here alone: an open, a recovery on request, `onewrite check` and the
-//! placing of a mark ask [`judge`], and each acts on its answer.
+//! Whether a database file and a log belong together. Only [`judge`] decides this; an open, a
+//! recovery on request, `onewrite check` and the placing of a mark act on its answer.
 //!
-//! Nothing is read here: [`Evidence`] answers questions, each of which costs a read of the slots, the records or the ring, and is asked
-//! only where the answer counts.
+//! It reads no file: [`Evidence`] answers questions, each at the cost of reading slots, records or
+//! the ring, and only where the answer counts.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -12,74 +12,76 @@ use crate::base::types::Tid;
 use crate::log::slot::{Slot, follows_session};
 use crate::sqlite_format::home::HomeMark;
 
-/// What home and a log are to each other.
+/// The relation of a home and a log.
 ///
-/// | home carries | the log has | pairing |
-/// |---|---|---|
-/// | a mark | the slot of its session, and records that lead from home to the newest state | `Fits` |
-/// | a tentative mark | the session before, and two sound slots | `NeverBegun` |
-/// | a mark | the proof that its session ended in order | `ClosedMarkBack` |
-/// | a mark | its session, and records that begin behind what home has; or that session, closed in order | `HomeOlder` |
-/// | a mark | its session, and no record that led to what home has | `HomeNewer` |
-/// | a mark | another session | `OtherFile` |
-/// | a mark | no valid slot, or records of its session that are damaged | `Damaged` |
-/// | no mark | a closed slot, no record, or records of a session that ended in this home | `Closed` |
-/// | no mark | records of this very file, older than it is | `HomeNewer` |
-/// | no mark | records that are newer than it is | `HomeOlder` |
-/// | no mark | records of another file, older than this one | `OtherFile` |
-/// | no mark | no valid slot | `Damaged` |
+/// ```text
+/// home       the log has                                                       pairing
+/// a mark     the slot of its session, and records that lead from home to the   Fits
+///            newest state
+/// tentative  the session before, and two sound slots                           NeverBegun
+/// a mark     the proof that its session ended in order                         ClosedMarkBack
+/// a mark     its session, and records that begin behind home; or that          HomeOlder
+///            session, closed in order
+/// a mark     its session, and no record that led to home's state               HomeNewer
+/// a mark     another session                                                   OtherFile
+/// a mark     no valid slot, or damaged records of its session                  Damaged
+/// no mark    a closed slot, no record, or records of a session that ended in   Closed
+///            this home
+/// no mark    records of this very file, older than it is                       HomeNewer
+/// no mark    records that are newer than it is                                 HomeOlder
+/// no mark    records of another file, older than this one                      OtherFile
+/// no mark    no valid slot                                                     Damaged
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pairing {
-    /// The session goes on from this slot.
+    /// The session continues from this slot.
     Fits(Slot),
-    /// The session was cut off from power before its first flush of the log, and home is as it was (rule SlotWithFirstRecord).
+    /// Power failed before the session's first flush of the log (rule SlotWithFirstRecord).
     NeverBegun,
-    /// Home has all that the log holds, and the next session uses the log anew (rule CloseWithoutSlot).
+    /// Home has everything, and the log is reused (rule CloseWithoutSlot).
     Closed,
-    /// Home has all of the session, and a power cut brought the mark back (rule CloseProven).
+    /// Home has everything; a power cut restored the mark (rule CloseProven).
     ClosedMarkBack,
-    /// Home is a copy from before the newest transactions.
+    /// Home is an older copy.
     HomeOlder,
-    /// Home has all that the log holds and more; with a mark, it is a copy of a later moment than the log.
+    /// Home has more than the log; with a mark, it is a later copy.
     HomeNewer,
-    /// The log is another file's, or one of another history of this one.
+    /// The log is of another file or history.
     OtherFile,
-    /// The log cannot tell.
+    /// The log is damaged or empty.
     Damaged,
 }
 
 impl Pairing {
-    /// Whether nothing in the log is needed by a home without a mark.
+    /// Whether an unmarked home needs nothing from the log.
     pub fn has_all(&self) -> bool {
         matches!(self, Pairing::Closed | Pairing::HomeNewer)
     }
 }
 
-/// Where the records behind a slot lead from a marked home.
+/// Where the records lead from a marked home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lead {
-    /// To the newest state.
     There,
-    /// They begin behind what home has.
+    /// The records begin behind home.
     HomeOlder,
-    /// None of them led to what home has.
+    /// No record led to home's state.
     HomeNewer,
-    /// They, or home, are damaged.
     Damaged,
 }
 
-/// What the log holds behind its live slot, as a home without a mark looks at it.
+/// The log behind its live slot, for an unmarked home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Records that can be read.
+    /// Readable records.
     pub records: u64,
-    /// Whether a record was durable and cannot be read.
+    /// Whether a durable record cannot be read.
     pub has_rot: bool,
-    /// Change counter of the last record; without one, that which the slot tells.
+    /// Change counter of the last record, or of the slot.
     pub counter: u32,
     /// Change counter of home.
     pub home_counter: u32,
-    /// Whether home is the file that the log was last used for.
+    /// Whether the log was last used for home.
     pub is_noted: bool,
 }
 
@@ -89,40 +91,37 @@ impl Left {
     }
 }
 
-/// What home and log say.
 pub trait Evidence {
-    /// The mark of home.
     fn mark(&self) -> Option<HomeMark>;
-    /// The valid slots of the log, the newest first.
+    /// Valid ones, the newest first.
     fn slots(&self) -> &[Slot];
-    /// Whether a rollback journal waits beside home.
+    /// A hot one.
     fn has_journal(&mut self) -> Result<bool>;
-    /// Whether home has the length that its header states, or a journal that waits brings it back.
+    /// Whether home has its length, or a hot journal restores it.
     fn is_home_whole(&mut self) -> Result<bool>;
-    /// Whether no record follows `slot`.
+    /// No record follows `slot`.
     fn is_empty(&mut self, slot: &Slot) -> Result<bool>;
-    /// Whether no record behind `slot` says that one was flushed.
+    /// No record behind `slot` tells of a flush.
     fn has_nothing_flushed(&mut self, slot: &Slot) -> Result<bool>;
-    /// Whether each of the two places for slots holds one, or nothing yet.
+    /// Both places hold one, or nothing yet.
     fn has_sound_slots(&mut self) -> Result<bool>;
-    /// Whether the ring of `slot` holds a tombstone of this session, and of this last transaction if one is given.
+    /// Looks in the ring of `slot`, for `session` and its `last` transaction, if given.
     fn has_tombstone(&mut self, slot: &Slot, session: u64, last: Option<Tid>) -> Result<bool>;
-    /// Where the records behind `slot` lead.
     fn replay(&mut self, slot: &Slot) -> Result<Lead>;
-    /// Where the session never began: the same, of home alone.
+    /// Replays home alone.
     fn replay_nothing(&mut self) -> Result<Lead>;
-    /// What is behind `slot`, for a home without a mark.
+    /// Asked for an unmarked home.
     fn left(&mut self, slot: &Slot) -> Result<Left>;
 }
 
-/// What home and log are to each other.
+/// The relation of a home and a log.
 ///
 /// # Errors
 ///
 /// Those of the evidence.
 pub fn judge(evidence: &mut impl Evidence) -> Result<Pairing> {
     let Some(mark) = evidence.mark() else { return unmarked(evidence) };
-    // A journal beside a marked home is of a transaction that came behind a close.
+    // The journal is of a transaction after a close.
     let pairing = match evidence.has_journal()? {
         true => Pairing::OtherFile,
         false => by_records(evidence, &mark)?,
@@ -146,7 +145,7 @@ fn by_records(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<Pairing> 
     })
 }
 
-/// The same as [`judge`] for a marked home, as far as mark and slots tell.
+/// Judges as far as mark and slots tell.
 fn by_slots(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<Pairing> {
     let Some(newest) = evidence.slots().first().cloned() else { return Ok(Pairing::Damaged) };
     if newest.session == mark.session {
@@ -162,9 +161,9 @@ fn by_slots(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<Pairing> {
     }
 }
 
-/// The slot that counts, if the newest is of a recovery that crashed before it marked home with its session, and has no record: then
-/// nothing is in the way of doing it again (invariant I8). One between the two, which a crash may have lost, would be the slot of a
-/// session that is over.
+/// The slot that counts, if the newest is of a recovery that crashed before it marked home, without
+/// a record: it can be repeated (invariant I8). A slot lost between the two would be of a session
+/// that is over.
 pub fn before_recovery(slots: &[Slot], session: u64) -> Option<&Slot> {
     let newest = slots.first()?;
     let is_before =
@@ -172,9 +171,9 @@ pub fn before_recovery(slots: &[Slot], session: u64) -> Option<&Slot> {
     slots.iter().find(is_before).filter(|_| newest.session != session)
 }
 
-/// Whether the session of `mark` ended with all of it in home (rule CloseProven).
+/// Whether all of the session is in home (rule CloseProven).
 pub fn is_close_proven(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<bool> {
-    // Schemes that write in place say nothing of home in the mark, and flush its removal.
+    // Schemes in place say nothing of home in the mark, and flush its removal.
     let newest = evidence.slots().first().filter(|slot| slot.page_count != PAGE_COUNT_IN_HOME).cloned();
     let Some(newest) = newest.filter(|_| mark.tid == mark.whole) else { return Ok(false) };
     if !evidence.is_home_whole()? {
@@ -186,7 +185,8 @@ pub fn is_close_proven(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<
     match (newest.live, newest.session == mark.session) {
         (false, _) => Ok(is_end(&newest)),
         (true, true) => evidence.has_tombstone(&newest, mark.session, Some(mark.tid)),
-        // The next session has written its slot, and home has not its mark: so no record that was flushed, either (rule MarkWithFirstRecord).
+        // Its slot is there and its mark is not: so it flushed no record (rule
+        // MarkWithFirstRecord).
         (true, false) => {
             let is_over = is_next(&newest, mark) || evidence.slots().iter().any(is_end);
             Ok(is_over && evidence.has_nothing_flushed(&newest)?)
@@ -194,13 +194,11 @@ pub fn is_close_proven(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<
     }
 }
 
-/// Whether `newest` is the slot of the session that follows the one of `mark`.
 pub fn is_next(newest: &Slot, mark: &HomeMark) -> bool {
     newest.live && follows_session(newest.session, mark.session) && newest.base_tid == mark.tid.next()
 }
 
-/// How far the change counter of home may be ahead of the last record's: it goes on by two as the mark comes off, and not at all until it
-/// is on.
+/// Taking the mark off adds two to home's change counter, putting it on nothing.
 const COUNTS_OF_A_CLOSE: u32 = 2;
 
 fn unmarked(evidence: &mut impl Evidence) -> Result<Pairing> {
@@ -209,15 +207,15 @@ fn unmarked(evidence: &mut impl Evidence) -> Result<Pairing> {
         return Ok(Pairing::Closed);
     }
     let left = evidence.left(&newest)?;
-    // As counters that wrap are compared.
+    // Counters wrap.
     let ahead = |counter: u32| left.home_counter.wrapping_sub(counter);
-    // A recovery takes the mark off with the counter at which the slot's ceiling is.
+    // A recovery leaves the counter at the slot's ceiling.
     let is_rested = newest.is_in_page() && left.is_empty() && ahead(newest.counter_ceiling) <= COUNTS_OF_A_CLOSE;
     Ok(match ahead(left.counter) {
         _ if is_rested && left.is_noted => Pairing::Closed,
         0..=COUNTS_OF_A_CLOSE if left.is_empty() || (left.is_noted && !left.has_rot) => Pairing::Closed,
         0x8000_0000.. => Pairing::HomeOlder,
-        // A close that has begun to overwrite the ring: home had all of the session then.
+        // A close that began to overwrite the ring, with home complete.
         _ if left.is_noted && (!left.has_rot || evidence.has_tombstone(&newest, newest.session, None)?) => {
             Pairing::HomeNewer
         }
@@ -235,7 +233,6 @@ mod tests {
     const SESSION: u64 = 7;
     const LAST: Tid = Tid(90);
 
-    /// Answers, as a table has them.
     #[derive(Clone, Debug)]
     struct Told {
         mark: Option<HomeMark>,
@@ -307,11 +304,10 @@ mod tests {
         }
     }
 
-    /// Each way in which the slots of a log may stand to a mark of [`SESSION`] at [`LAST`], by name.
+    /// Each relation of slots to a mark of [`SESSION`] at [`LAST`], by name.
     fn logs() -> Vec<(&'static str, Vec<Slot>)> {
         let own = |sequence| slot(sequence, SESSION, true, Tid(80));
         let next = session_after(SESSION, 5);
-        // The mark follows this one.
         let before = (1..).find(|before| follows_session(session_after(*before, SESSION), *before)).unwrap();
         vec![
             ("none", vec![]),
@@ -330,12 +326,11 @@ mod tests {
     }
 
     fn left(records: u64, has_rot: bool, ahead: u32, is_noted: bool) -> Left {
-        // The counter wraps between the two.
+        // Wrapping.
         let counter = u32::MAX;
         Left { records, has_rot, counter, home_counter: counter.wrapping_add(ahead), is_noted }
     }
 
-    /// Each combination of answers for a marked home.
     fn marked(mut each: impl FnMut(&str, &Told)) {
         let follows = |log: &str| log == "the one's before";
         for (name, slots) in logs() {
@@ -365,7 +360,7 @@ mod tests {
         }
     }
 
-    /// The table of a marked home, row by row; the first that applies counts.
+    /// The first match counts.
     fn row(log: &str, told: &Told) -> &'static str {
         let mark = told.mark.unwrap();
         let goes_on = match log {
@@ -462,7 +457,7 @@ mod tests {
         }
     }
 
-    /// Behind a recovery of an in-page scheme home has the counter at which the ceiling of the slot is.
+    /// The counter after a recovery of an in-page scheme.
     #[test]
     fn a_home_at_the_ceiling_of_its_slot() {
         let rested = Slot { in_place: true, page_count: PAGE_COUNT_IN_HOME, ..slot(4, SESSION, true, LAST) };

@@ -1,4 +1,4 @@
-//! Which home and log belong together, and the state that the log leads to from home. Nothing is written here.
+//! Which home and log belong together, and the state that the log leads to. Writes nothing.
 
 pub mod closed;
 pub mod evidence;

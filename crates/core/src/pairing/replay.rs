@@ -1,8 +1,9 @@
-//! Replay: the live records of a log become versions in a page table, over what home holds. Nothing is written. Of most pages no image
-//! is made before somebody needs it (`pages/chains.rs`): that a record counts is decided by its own bytes.
+//! Replay: the live records of a log become versions in a page table, over home. Writes nothing.
+//! Most images are made when first needed (`pages/chains.rs`): whether a record counts depends on
+//! its bytes alone.
 //!
-//! The bytes of a record are absolute and pages are not looked into (rule AbsoluteBytes), so a page that a crash
-//! tore in home becomes whole (invariant I8), and what is replayed twice is the same.
+//! Records hold absolute bytes and pages are not parsed (rule AbsoluteBytes), so a page that a
+//! crash tore becomes whole (invariant I8), and a second replay gives the same.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -21,67 +22,63 @@ use crate::pages::snapshots::Snapshots;
 use crate::pages::table::{ImageLocation, PageTable, Readers};
 use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, State};
 
-/// What recovery found, for people.
+/// The findings of a recovery.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Transactions replayed.
+    /// Number replayed.
     pub transactions: u64,
-    /// Their first and last TID.
+    /// First and last.
     pub tids: Option<(Tid, Tid)>,
-    /// The last transaction that an in-page scheme had in flight, and whether it was undone.
+    /// The last one in flight of an in-page scheme, and whether it was undone.
     pub in_place: Option<(Tid, bool)>,
-    /// Pages that differ from what home held below them.
+    /// Number that differ from home.
     pub pages: u64,
-    /// Damage that was passed over because the caller said so: the TID lost, and a later one that was seen.
+    /// Accepted damage: the TID lost, and a later one.
     pub lost: Option<(Tid, Tid)>,
 }
 
-/// What replaying the log gives.
 pub struct Replayed {
     /// Images newer than home.
     pub table: PageTable,
-    /// The newest committed state.
+    /// Newest committed state.
     pub state: State,
-    /// For people.
+
     pub report: Report,
-    /// Behind the last record.
+    /// Position behind the last record.
     pub cursor: LogCursor,
-    /// Up to here at least, the records have called each other durable.
+    /// The records call each other durable up to here, at least.
     pub told_durable: LogOffset,
-    /// What has decided the last one, if that was of a transaction over several files.
+    /// Decider of the last record, if over several files.
     pub decider: Option<Decider>,
 }
 
-/// Where the records lead.
 pub enum Led {
-    /// To this state.
     There(Box<Replayed>),
-    /// Home is of a moment before the first of them (rule HomeFitsLog).
+    /// Home is from before the first of them (rule HomeFitsLog).
     HomeOlder,
-    /// Home is of a moment that none of them led to (rule HomeFitsLog).
+    /// None of them led to home (rule HomeFitsLog).
     HomeNewer,
 }
 
-/// What is replayed: the records of `log` behind `slot`, over what `db` holds in home.
 struct Replay<'a> {
     db: &'a Database,
     log: &'a LogFile,
     slot: &'a Slot,
-    /// A damaged record ends the log instead of being an error.
+
     accept_loss: bool,
-    /// No image is made before somebody needs it, if there is memory for what leads to it.
+    /// Images wait until needed, if memory allows.
     waits: bool,
 }
 
-/// Replays the records of `log` behind `slot` over what `db` holds in home. Nothing is written.
-/// With `accept_loss`, a damaged record ends the log instead of being an error. `told`: the newest transaction that was written, where that
-/// is known.
+/// Replays over home, and writes nothing. With `accept_loss`, a damaged record ends the log.
+/// `told`: the newest written transaction, if known.
 pub fn replay(db: &Database, log: &LogFile, slot: &Slot, told: Option<Tid>, accept_loss: bool) -> Result<Led> {
     Replay { db, log, slot, accept_loss, waits: true }.run(told)
 }
 
 impl Replay<'_> {
-    /// `rot`: the first transaction that cannot be read, and one behind it that can. They are given up only on demand.
+    /// `rot`: the first transaction that cannot be read, and one behind it that can. They are given
+    /// up only on demand.
     fn allow_loss(&self, rot @ (lost, seen): (Tid, Tid)) -> Result<(Tid, Tid)> {
         if self.accept_loss {
             return Ok(rot);
@@ -94,7 +91,6 @@ impl Replay<'_> {
         )))
     }
 
-    /// `told`: as in [`replay`].
     fn run(&self, told: Option<Tid>) -> Result<Led> {
         let Replay { db, log, slot, waits, .. } = *self;
         let mut first = [0; at::HEADER_BYTES];
@@ -106,8 +102,7 @@ impl Replay<'_> {
         let home_bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
         let (mut table, mut report) = (PageTable::default(), Report::default());
         let mut state = self.base(&mut first, &mut table, &mut report)?;
-        // What was there from the checkpoint on is in home, also after a recovery that crashed when it had
-        // shortened home to the size of the newest state.
+        // These pages exist since the checkpoint, even if a crashed recovery cut home.
         let mut page_count_min = state.page_count;
         let snapshots = Snapshots::default();
         let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
@@ -117,7 +112,7 @@ impl Replay<'_> {
         let mut later = if waits { Some(DeferredChanges::new(slot, home_bytes)?) } else { None };
         // Its owner is dead (rule PreparedThenDecided).
         let mut decider = None;
-        // A checkpoint brings home what a record made; a log that goes on differently from there has none with its TID.
+        // Checkpoints bring home only recorded states: a log of another history lacks home's TID.
         let mut fits = mark.is_none_or(|mark| mark.tid == slot.base_tid);
         let end = log.scan_decided(
             slot,
@@ -158,7 +153,7 @@ impl Replay<'_> {
         if let Some(rot) = end.rot {
             report.lost = Some(self.allow_loss(rot)?);
         }
-        // What went in place has no record.
+
         if !fits && !slot.in_place {
             return Ok(Led::HomeNewer);
         }
@@ -167,8 +162,8 @@ impl Replay<'_> {
         Ok(Led::There(Box::new(self.check(replayed, home_bytes, page_count_min)?)))
     }
 
-    /// The state that records are applied to: what the slot says of home or, if that is left to its header, what that says when the
-    /// last transaction that went in place is whole or undone, by versions in the table.
+    /// The slot's state or, where that leaves it to home's header, the header's, with the last
+    /// transaction in place whole or undone in the table.
     fn base(&self, first: &mut DatabaseHeader, table: &mut PageTable, report: &mut Report) -> Result<State> {
         let Replay { db, log, slot, accept_loss, .. } = *self;
         let mut base = State::empty(Tid::HOME);
@@ -186,7 +181,7 @@ impl Replay<'_> {
         if in_place {
             if home::page_count(first) != Some(0) {
                 home::unmark(first);
-                // A checkpoint that was cut short has written the header before the last page.
+                // A checkpoint cut short wrote the header before the last page.
                 let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
                 base = State::of_home(first, if has_records { u64::MAX } else { bytes });
                 if !has_records && base.kind != FileKind::Database {
@@ -214,14 +209,14 @@ impl Replay<'_> {
         Ok(base)
     }
 
-    /// Whether what was replayed can be brought home: with a header of a database, over a home that has the pages which no record
-    /// has. `page_count_min`: pages that every state had.
+    /// The result needs a database header, and every page in home or in a record. `page_count_min`:
+    /// pages of every state.
     fn check(&self, mut replayed: Replayed, home_bytes: u64, page_count_min: u32) -> Result<Replayed> {
         let Replay { db, log, slot, .. } = *self;
         let Replayed { table, state, report, .. } = &mut replayed;
         let shown = State::of_home(&state.header, state.bytes());
         if report.transactions > 0 && (shown.kind, shown.page_bytes) != (FileKind::Database, slot.page_bytes) {
-            // Written home, it would be a file that no recovery takes for the one that belongs to the log (invariant I8).
+            // No recovery would take it for the log's home (invariant I8).
             return Err(Error::Corrupt(format!(
                 "the transactions in the log {} lead to a header that is not one of a database with pages of {} bytes. \
              Nothing was changed",
@@ -238,7 +233,7 @@ impl Replay<'_> {
                 slot.page_bytes
             )));
         }
-        // A page that a transaction adds is in its record (rule AbsoluteBytes), so no number alone makes home grow
+        // Added pages are in records (rule AbsoluteBytes): a number alone cannot make home grow
         // (rule DamageIsTold, invariant I6).
         let home_pages = home_bytes / u64::from(slot.page_bytes);
         let (pages, added) = table.count_dirty(state.page_count, home_pages)?;
@@ -256,12 +251,11 @@ impl Replay<'_> {
     }
 }
 
-/// Reads the image of a page in home.
 fn read_home(db: &Database, slot: &Slot, page: PageNo, image: &mut [u8]) -> Result<()> {
     let what = || db.what("cannot read");
     let at = page.offset(slot.page_bytes);
     let read = db.home.read_at(image, at).context(what)?;
-    // Home may end before a page that a later record cut off, but not within what it has (invariant I7).
+    // Home may lack pages that are cut off later, but no part of one (invariant I7).
     if read < image.len() && db.home.len().context(what)? > at + read as u64 {
         return Err(Error::home_ends_within(&db.path, page));
     }
@@ -295,7 +289,7 @@ mod tests {
         }
     }
 
-    /// Two records of some kilobytes each name 94 MiB of pages.
+    /// Two records of some kilobytes.
     #[test]
     fn a_log_that_names_more_than_memory_should_hold() {
         let disk = SimDisk::new(SimConfig { capacity: 1 << 28, ..SimConfig::default() });
@@ -354,7 +348,7 @@ mod tests {
         let led = Replay { db, log, slot, accept_loss: false, waits }.run(None).unwrap();
         let Led::There(replayed) = led else { unreachable!("home has no mark") };
         assert_eq!((replayed.report.transactions, replayed.report.pages), (2, u64::from(PAGES) - 1));
-        // What waits counts as if it were there: with so much of it, recovery brings all home, one page after the other.
+        // Waiting images count as made: with so many, recovery brings all home.
         let counted = if waits { u64::from(PAGES - 1) * PAGE as u64 } else { REPLAYED_BYTES };
         assert!((counted..counted + PAGE as u64).contains(&replayed.table.new_bytes()));
         let mut temporary = 0;

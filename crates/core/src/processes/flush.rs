@@ -1,15 +1,16 @@
-//! Flushes that processes share: a transaction is written in its turn, and flushed after it, by one process for all.
+//! Flushes that processes share: a transaction is written in its turn, and flushed after it, by one
+//! process for all.
 //!
 //! ```text
-//!  in the turn     the record goes to the kernel's cache: WRITTEN; the next process builds on it
-//!  after it        who finds nobody flushing flushes all that is written by then: FLUSHED, and with it VISIBLE
+//! in the turn     the record goes to the kernel's cache: WRITTEN; the next process builds on it
+//! after it        a process that sees no flusher flushes all that is written: FLUSHED, so VISIBLE
 //! ```
 //!
-//! The word FLUSHER names the process that does (its number plus one; 0: none). It only keeps two from doing the same:
-//! flushes may overlap. After a flush, those that it covered have as long as it took to come back with their next
-//! transaction before the next one begins, so that all of them share one instead of taking turns with two.
-//! It is taken from a process that is stopped for long, and from a dead one together with what
-//! a flush of it that failed may have left: records that are in the cache, clean, and not on the disk.
+//! The word FLUSHER is the flushing process's number plus one; 0: none. It only saves work, for
+//! flushes may overlap. After a flush, the processes that it covered get as long as it took to come
+//! back with their next transaction, so that all share the next flush. FLUSHER is taken from a
+//! process that stops for long, and from a dead one, whose failed flush may have left records that
+//! are clean in the cache and not on the disk.
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -24,24 +25,20 @@ use crate::shared::member::Member;
 use crate::shared::turn::now_us;
 use crate::shared::words::{ProcessWords, Ship, reached};
 
-/// How often a waiter looks whether the process that flushes is dead.
+/// How often a waiter looks at the flusher.
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
-/// How long one that is alive may take before another flushes as well, unless the wait for the writer's place is shorter.
+/// Longest time for a live flusher, unless the wait for the writer's place is shorter.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Longest time for those that a flush covered to come back, in microseconds.
+/// Longest time for covered processes to come back.
 const GATHER_US_MAX: u64 = 1000;
 
-/// What flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flusher {
-    /// Nobody else does.
     Me,
-    /// Another thread or process.
     Other(usize),
 }
 
-/// Becomes the one that flushes, in the place of `instead`.
 pub fn lead(words: &ProcessWords, me: usize, instead: u64) -> Flusher {
     match words.flusher().compare_exchange(instead, me as u64 + 1, SeqCst, SeqCst) {
         Ok(_) => Flusher::Me,
@@ -49,14 +46,13 @@ pub fn lead(words: &ProcessWords, me: usize, instead: u64) -> Flusher {
     }
 }
 
-/// What was written before `lead` is on the medium: up to `tid`.
+/// Ends a flush of everything written before `lead`, up to `tid`.
 pub fn led(words: &ProcessWords, me: usize, tid: Tid) {
     words.raise_flushed(tid);
     words.show();
     end(words, me);
 }
 
-/// Flushes no more.
 pub fn end(words: &ProcessWords, me: usize) {
     let _ = words.flusher().compare_exchange(me as u64 + 1, 0, SeqCst, SeqCst);
     words.ring();
@@ -73,8 +69,8 @@ fn gather(words: &ProcessWords) -> Option<Duration> {
 }
 
 impl Database {
-    /// Waits until every process may see `tid`, which is written, and until it is on the medium if `durability` says
-    /// so. Flushes for all if nobody does. `Busy` after the `deadline`, if there is one.
+    /// Waits until `tid` is visible to all, and on the medium if `durability` says so; flushes for
+    /// all if no other does. `Busy` after the `deadline`.
     pub fn wait_flushed(
         &self,
         member: &Member,
@@ -89,11 +85,11 @@ impl Database {
         let done = self.wait_for_flush(member, tid, durability, deadline);
         member.awaits(false);
         done?;
-        // What the store waits for is on the medium, whatever the commit asked for.
+        // A store gets only flushed records.
         if reached(&member.words, tid, durability) { Ok(()) } else { self.wait_shipped(member, tid, deadline) }
     }
 
-    /// The same as far as this machine is concerned: the store may lack it.
+    /// The store may lack it.
     pub fn wait_flushed_here(&self, member: &Member, tid: Tid) -> Result<()> {
         while member.words.flushed() < tid {
             self.wait_for_flush(member, tid, Durability::Flushed, None)?;
@@ -120,7 +116,7 @@ impl Database {
             }
             self.inner.lock().check()?;
             if !keeps(Case::Poisons) {
-                // What failed is never written, and nobody says so.
+                // No process would report a failed write.
                 return Ok(());
             }
             let now = Instant::now();
@@ -152,13 +148,12 @@ impl Database {
         }
     }
 
-    /// The one that flushes does.
     fn flush_for_all(&self, member: &Member) -> Result<()> {
         let words = &member.words;
         let began_us = now_us();
         words.covered().store(words.awaiting().load(SeqCst), SeqCst);
         let target = words.written();
-        // One of another process that failed meanwhile may have made this one blind to what is not on the medium.
+        // Another process's failed flush may have hidden a loss.
         match member.log.flush().and_then(|()| self.inner.lock().check()) {
             Ok(()) => {
                 let ended_us = now_us();
@@ -175,10 +170,10 @@ impl Database {
         }
     }
 
-    /// A process died while it flushed; perhaps its flush had failed. Everything is written again, in a turn (rule
+    /// The dead process's flush may have failed: everything is written again, in a turn (rule
     /// WrittenAgain).
     fn flush_for_dead(&self, member: &Member, dead: usize, deadline: Option<Instant>) -> Result<()> {
-        // A commit that waits in a turn of its own would wait for itself, where that turn is to be passed on.
+        // A commit in its own turn would wait for itself.
         if !member.join_turn() {
             let soon = Instant::now() + LOOK_FOR_DEAD;
             match self.enter(true, deadline.map_or(soon, |deadline| deadline.min(soon))) {
@@ -188,7 +183,6 @@ impl Database {
             }
         }
         let done = match self.writer.lock().as_mut() {
-            // Somebody else may have seen to it meanwhile.
             Some(live) if member.words.flusher().load(SeqCst) == dead as u64 + 1 => self.flush_published(live),
             _ => Ok(()),
         };

@@ -1,5 +1,6 @@
-//! Every state that two committing processes can reach, on the real words: in each step one of them goes on, dies, or
-//! sees its flush fail. Nothing that a process acknowledged or shows may be missing on the medium.
+//! Every state that two committing processes can reach, on the real words: in each step one of them
+//! goes on, dies, or sees its flush fail. The medium must have everything that a process
+//! acknowledged or shows.
 
 use std::collections::HashSet;
 
@@ -8,23 +9,21 @@ use crate::base::types::Tid;
 use crate::log::group::Durability;
 use crate::shared::words::{Committing, ProcessWords, reached};
 
-/// Which safeguard is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// A transaction is said to be written before it is said to be wanted on the medium.
+    /// `written` before `wanted`.
     WantedFirst,
-    /// A flush covers what is written when it ends.
+    /// A flush covers all that is written at its end.
     TargetFirst,
     /// A failed flush poisons.
     Poison,
-    /// What a process left that died while it flushed is written again.
+    /// Rewriting after a death in a flush.
     Rewrite,
-    /// What a process left that died in its turn is written again.
+    /// Rewriting after a death in a turn.
     TakeOver,
 }
 
-/// Where a process is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum At {
     Outside,
@@ -43,14 +42,14 @@ enum At {
     Dead,
 }
 
-/// The log as it lies in the kernel's cache and on the medium: records up to these.
+/// Records in the cache and on the medium, up to these.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
     words: Committing,
     turn: Option<usize>,
     cache: u64,
     medium: u64,
-    /// Clean in the cache and not on the medium: what a failed flush covered.
+    /// Clean in the cache, not on the medium.
     limbo: u64,
     acknowledged: u64,
     at: [At; 2],
@@ -78,7 +77,7 @@ impl World {
         Ok(())
     }
 
-    /// What process `me` may do next: its step, another outcome of it, its death.
+    /// Success, failure, death.
     fn next(&self, words: &ProcessWords, me: usize, without: Without) -> Vec<World> {
         let mut all = Vec::new();
         let mut go = |change: &dyn Fn(&mut World)| {
@@ -192,7 +191,7 @@ impl World {
                 w.at[me] = At::Failed;
             });
         }
-        // Late: between the end of the flush and the look at what is written, the other may write.
+        // The other may write before the late look at `written`.
         if let (Without::TargetFirst, At::Flushed(target)) = (without, self.at[me])
             && words.written().0 > target
         {
@@ -202,7 +201,7 @@ impl World {
     }
 }
 
-/// Explores every state; what is wrong with one of them, and how many there were.
+/// Returns an error, and the number of states.
 fn explore(without: Without) -> (Option<String>, usize) {
     let words = ProcessWords::new(std::sync::Arc::default());
     words.found(1, false, 1, Tid(0));

@@ -1,15 +1,17 @@
-//! Several processes on one database: what a process does beside the others.
+//! The duties of a process beside others on one database.
 //!
 //! ```text
-//!  attach   shared/member.rs    alone: recover, begin the shared words; else join
-//!  read     database/follow.rs  follow the log; announce the snapshot; home's old images from shared/kept.rs
-//!  write    shared/turn.rs      take turns; after another process: catch up; after a dead one: take over (here)
-//!  commit   flush.rs            written in the turn, flushed after it, by one process for all
-//!           database/ship.rs    and perhaps sent to a store, by another
-//!  detach   shared/member.rs    alone: checkpoint, mark off; else just leave
+//! attach   shared/member.rs    alone: recover, begin the shared words; else join
+//! read     database/follow.rs  follow the log; announce the snapshot; old images: shared/kept.rs
+//! write    shared/turn.rs      take turns; after another process: catch up; after a dead one: take
+//!                              over (here)
+//! commit   flush.rs            written in the turn, flushed after it, by one process for all
+//!          database/ship.rs    and perhaps sent to a store, by another
+//! detach   shared/member.rs    alone: checkpoint, mark off; else just leave
 //! ```
 //!
-//! Their steps are those of `docs/sharing.md`, "Several processes"; the rules are in `docs/commit.md`.
+//! The steps are those of `docs/sharing.md`, "Several processes"; the rules are in
+//! `docs/commit.md`.
 
 pub mod flush;
 #[cfg(test)]
@@ -32,20 +34,20 @@ use crate::shared::words::Ship;
 use crate::sqlite_format::home::State;
 
 impl Database {
-    /// Takes the writer's place among the processes, waiting until `deadline` at most, or so long. With `firm`, a
-    /// transaction begins, which [`Database::leave`] ends; else the place is leased, so that a snapshot pinned next
-    /// is probably still the newest at its first write.
+    /// Waits until `deadline`. With `firm`, a transaction begins, which [`Database::leave`] ends;
+    /// else the place is leased, so that the next snapshot is probably still newest at its first
+    /// write.
     pub fn enter(&self, firm: bool, deadline: impl Into<Deadline>) -> Result<()> {
         self.enter_soon(firm, deadline, None)
     }
 
-    /// The same; no process is waited for that has had the place for `kept`.
+    /// Does not wait for a process that has held the place for `kept`.
     pub fn enter_soon(&self, firm: bool, deadline: impl Into<Deadline>, kept: Option<Duration>) -> Result<()> {
         self.try_enter(firm, &deadline.into(), kept).map(drop)
     }
 
-    /// Enters and leaves, so that what a dead process left is taken over, without the place among the connections of this process: one
-    /// that has it may begin a session between the two, whose place this is not.
+    /// Takes over from a dead process, without the place in this process: its holder may begin a
+    /// session meanwhile.
     pub fn enter_and_leave(&self, deadline: impl Into<Deadline>) -> Result<()> {
         if self.try_enter(true, &deadline.into(), None)? {
             self.leave(false);
@@ -53,7 +55,7 @@ impl Database {
         Ok(())
     }
 
-    /// Whether there is a place among processes, which is this one's then.
+    /// False where no place exists among processes.
     fn try_enter(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(false) };
         if self.read_only {
@@ -61,7 +63,7 @@ impl Database {
         }
         let taken = member.take(firm, deadline, kept)?;
         if member.should_hold_pending() {
-            // Another process may have left or died that held PENDING (rule StockKeptOut).
+            // Its holder may have gone (rule StockKeptOut).
             self.hold_pending();
         }
         match taken {
@@ -70,7 +72,7 @@ impl Database {
                 self.check_replaced(&member)?;
             }
             TakeResult::Again => return Ok(true),
-            // A lease can be lost at any time: nothing that matters to others may happen under it.
+            // A lease can end at any time: nothing that concerns others happens under it.
             TakeResult::Anew if !firm => return Ok(true),
             TakeResult::Not => {
                 return Err(Error::Busy("another process is writing the database through onewrite".into()));
@@ -92,8 +94,8 @@ impl Database {
             (Ok(()), _) => {
                 member.settle()?;
                 if layered && let Some(live) = writer.as_mut() {
-                    // A big transaction goes home that another process has not brought there: it died, or room was short. If it
-                    // is again, the next one tries.
+                    // It was left by a dead process, or one without room. Without room again, the
+                    // next one tries.
                     match checkpoint(self, live, StreamedImages::Drop) {
                         Err(e) if !e.is_short() => return Err(e),
                         _ => {}
@@ -118,17 +120,17 @@ impl Database {
         }
     }
 
-    /// Ends what [`Database::enter`] began firmly. The place goes on once all that was published is written: to the next
-    /// that waits if `pass_on`, or if this process has had its slice.
+    /// Ends a firm [`Database::enter`]. With everything written, the place goes on: to a waiter if
+    /// `pass_on`, or after this process's slice.
     pub fn leave(&self, pass_on: bool) {
         let inner = self.inner.lock();
         let Some(member) = &inner.member else { return };
-        // Looked at while nobody publishes: the last of several that leave must see what the others have written.
+        // With publication locked out: the last of several that leave must see the others' writes.
         member.leave(inner.published.tid <= member.words.written(), pass_on);
     }
 
-    /// Waits, until `deadline` at most, while it is undecided what a dead process left: whoever is started again after
-    /// it must not find its last transaction later.
+    /// Waits until `deadline` for a dead process's transaction: a program started afterwards must
+    /// not see it appear later.
     pub fn decide(&self, deadline: Instant) -> Result<()> {
         let Some(member) = self.member() else { return Ok(()) };
         self.end_turn_of_dead(&member, deadline)?;
@@ -138,7 +140,6 @@ impl Database {
         }
     }
 
-    /// Takes over what a process has left that died in its turn, until `deadline` at most.
     pub fn end_turn_of_dead(&self, member: &Member, deadline: Instant) -> Result<()> {
         while member.words.busy_owner().is_some() {
             match self.enter_and_leave(Duration::ZERO) {
@@ -153,8 +154,7 @@ impl Database {
         Ok(())
     }
 
-    /// Makes this process the only one, for something that takes the whole database; others cannot attach until
-    /// `member.not_alone()`. `Busy` if there are others.
+    /// Others cannot attach until `member.not_alone()`. `Busy` if there are any.
     pub fn be_alone(&self, member: &Arc<Member>, wait: Duration) -> Result<()> {
         self.check_replaced(member)?;
         member::admin(&member.log, wait)?;
@@ -171,8 +171,8 @@ impl Database {
         }
     }
 
-    /// Whether this process, which is about to leave, is the last one, and may write. Then nobody can attach until it has
-    /// left, and what dead ones left is taken over. `Busy` if another process attaches or leaves for longer than `wait`.
+    /// True for the last one that may write: others cannot attach until it has left, and dead
+    /// processes' work is done. `Busy` if another attaches or leaves for longer than `wait`.
     pub fn is_last(&self, wait: Duration) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(true) };
         if member.observes {
@@ -182,7 +182,7 @@ impl Database {
         if self.read_only || !member.is_alone()? {
             return Ok(false);
         }
-        // With another log, another process is the last; and one that has not seen that keeps home locked.
+        // Another process ends the new log's session; stragglers keep home locked.
         if member.words.is_replaced() || self.has_stragglers()? {
             return Ok(false);
         }
@@ -193,7 +193,7 @@ impl Database {
             return Ok(false);
         }
         self.enter(true, Duration::ZERO)?;
-        // With what a process had written that died.
+        // A dead process's records are adopted now.
         if is_ahead_of_store() {
             self.leave(false);
             return Ok(false);
@@ -202,7 +202,6 @@ impl Database {
     }
 }
 
-/// The writer's state after another process may have written.
 fn resume(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mut DatabaseState) -> Result<()> {
     check_nothing_pending(live, inner)?;
     let flushed = member.words.flushed();
@@ -216,14 +215,14 @@ fn resume(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mut D
     live.sweep = None;
     live.home.bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     if !same_home {
-        // Whatever room was asked for is given back by whoever writes home.
+        // The process that writes home gives it back.
         live.home.reserved_bytes = live.home.bytes;
     }
     live.home_tid = tail.slot.base_tid;
     Ok(())
 }
 
-/// The place was given back when everything published was written (rule OneWriter): the rest would be lost now.
+/// Everything was written when the place was given back (rule OneWriter).
 fn check_nothing_pending(live: &LiveDatabase, inner: &mut DatabaseState) -> Result<()> {
     if !live.log.group().has_pending() {
         return Ok(());
@@ -232,7 +231,8 @@ fn check_nothing_pending(live: &LiveDatabase, inner: &mut DatabaseState) -> Resu
     Err(inner.poison(Error::Corrupt(format!("another process wrote to {} before this one was done", path.display()))))
 }
 
-/// Applies the whole records that a dead process left behind `tail`: the newest state, and where they end.
+/// Applies the whole records that a dead process left behind `tail`: the newest state, and where
+/// they end.
 fn adopt_written(
     db: &Database,
     member: &Member,
@@ -244,7 +244,7 @@ fn adopt_written(
     let mut cursor = tail.cursor;
     loop {
         let next = member.log.next_record(&tail.slot, &cursor, &Window::default(), &mut buf, |end, record| {
-            // Nobody else can finish it (rule PreparedThenDecided).
+            // Its owner is dead (rule PreparedThenDecided).
             if let Some(decider) = member.log.undecided(&tail.slot, record, &end)? {
                 if !db.is_committed(&decider, &member.log, &tail.slot)? {
                     return Ok(None);
@@ -252,7 +252,7 @@ fn adopt_written(
                 db.keep_decision(&decider, &member.log, &tail.slot)?;
             }
             let state = follow::apply(db, member, &tail.slot, record, &newest, inner.readers())?;
-            // Nothing follows one before it is home.
+
             Ok(Some((end, state, record.head.stream.count > 0)))
         })?;
         let Some((end, state, is_last)) = next.flatten() else { break };
@@ -265,8 +265,7 @@ fn adopt_written(
     Ok((newest, cursor))
 }
 
-/// The writer's state after a process died while it wrote: whatever of it is whole in the log is adopted, once
-/// it is durable, for it may be that its application was told so.
+/// Whole records of a dead writer are adopted, durable, for an application may know of them.
 fn take_over(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mut DatabaseState) -> Result<()> {
     check_nothing_pending(live, inner)?;
     let words = &member.words;
@@ -274,7 +273,7 @@ fn take_over(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mu
     let slots = member.log.slots()?;
     let newest = slots.iter().find(|s| s.session == session && s.live);
     if let Some(slot) = newest.filter(|s| s.sequence > generation) {
-        // Home was flushed before it was written; it itself perhaps not.
+        // The slot followed a flush of home, and may be in the cache alone.
         let at = slot.position();
         let path = &member.log.path;
         member.log.file.write_durable_at(&slot.encode(), at).context(|| format!("cannot write {}", path.display()))?;
@@ -284,8 +283,8 @@ fn take_over(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mu
     let mut tail = member.tail.lock();
     let before = inner.published.tid;
     let (newest, cursor) = adopt_written(db, member, inner, &tail)?;
-    // A record in part, or one that does not count: nothing may find it where the next one goes by (rule PreparedThenDecided), and the last close
-    // overwrites the ring as far as records reached.
+    // A shorter record there must not be followed by the rest of this one (rule
+    // PreparedThenDecided), and the close wipes only as far as records reached.
     member.log.wipe_free(&tail.slot, cursor.tail)?;
     let streamed_end = db.table.read().streamed_end();
     member.log.rewrite_live(&tail.slot, cursor.tail, streamed_end)?;
@@ -299,7 +298,7 @@ fn take_over(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mu
     let adopted = newest.tid;
     match words.ship() {
         Ship::Off => inner.set_state(newest),
-        // Readers of this process see it when all may (rule StoreHasIt).
+        // When all may see it (rule StoreHasIt).
         _ => inner.hide(newest),
     }
     if streamed_end > 0 {
@@ -312,7 +311,7 @@ fn take_over(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mu
     words.ring();
     drop(tail);
     if slots.iter().any(|slot| slot.session == session && slot.ring_bytes != live.log.slot().ring_bytes) {
-        // It died between the two slots of a longer ring (rule SlotBeforeReuse).
+        // Its owner died between the two slots of a longer ring (rule SlotBeforeReuse).
         live.log.repeat_slot()?;
         member.note(live.log.slot(), &live.log.cursor());
     }

@@ -1,8 +1,8 @@
-//! Recovery: a marked home and its log become the newest state that was committed.
+//! Recovery: a marked home and its log become the newest committed state.
 //!
-//! Replays the live records (`pairing/replay.rs`), makes them durable, and runs what a checkpoint runs:
-//! pages are rewritten even if home seems to hold them, for a failed flush may have left them in the
-//! cache and not on the disk. Every step may crash and be run again (invariant I8).
+//! Replays the live records (`pairing/replay.rs`), makes them durable, and runs a checkpoint. Pages
+//! that home seems to hold are rewritten: a failed flush may have left them in the cache only.
+//! Every step may crash and be run again (invariant I8).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -44,8 +44,7 @@ use crate::shared::tail::Reach;
 use crate::shared::words::{ProcessWords, RecoveryDebt};
 use crate::sqlite_format::home::{FileKind, HomeMark, State};
 
-/// The log that belongs to a home marked with `session`, locked for this process (to be read only, if `mode`
-/// says so).
+/// Locks it, or opens it to read, as `mode` says.
 pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     let log = find_log(db, session, mode)?;
     lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive }, Duration::ZERO)?;
@@ -54,7 +53,6 @@ pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> 
 }
 
 fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
-    // Where it should be, it mostly is.
     if let Ok(Some(log)) = LogFile::open(&*db.disk, &log_path(&db.path), mode)
         && log.slots().is_ok_and(|slots| slots.iter().any(|slot| slot.session == session))
     {
@@ -79,7 +77,7 @@ fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     Ok(log)
 }
 
-/// Ends a session once more whose close is proven by what is left of it: false if it is not.
+/// Acts if its close is proven.
 pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
     let Some(closed) = closed(db, log, session)? else { return Ok(false) };
     kept::remove(&*db.disk, &log.path, session)?;
@@ -87,8 +85,7 @@ pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Takes the mark off, durable, from a home that is complete: it is as the close left it. The log holds nothing from here on; that is
-/// not flushed, for the next session finds out.
+/// Is durable, as the close was. The log's invalidation is not flushed: the next session finds out.
 fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
     let Closed { mark, state, newest, waits } = closed;
     let what = || db.what("cannot fit the length of");
@@ -106,7 +103,7 @@ fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
     log.give_back(&newest)
 }
 
-/// The same where a rollback journal waits, which then is of a transaction behind the close. The caller has home to itself.
+/// A hot journal is of a transaction after the close. The caller has home to itself.
 pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
     let log = match find_log(db, session, OpenMode::ReadWrite) {
         Err(Error::CantOpen(_)) => return Ok(false),
@@ -115,8 +112,7 @@ pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
     Ok(member::try_alone(&log, LockKind::Exclusive)? && end_again(db, &log, session)?)
 }
 
-/// Writes a page of home again as it is. Whoever wrote it in place may have died after the flush of it failed: then
-/// it is in the cache, clean, and not on the disk. Its flush follows with that of the mark.
+/// After a dead process's failed flush, it may be in the cache only. The mark's flush covers it.
 fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
     let mut image = memory::zeros(state.page_bytes as usize)?;
     let at = page.offset(state.page_bytes);
@@ -127,9 +123,8 @@ fn rewrite_page(db: &Database, state: &State, page: PageNo) -> Result<()> {
     db.home.write_at(&image, at).context(|| db.what("cannot write"))
 }
 
-/// Writes the pages of the last transaction of an in-page scheme, which are in home alone: restored, or again as they
-/// are. Page 1 waits for the others, since its size may count pages that a crash would take from that transaction, and
-/// the end of the file for page 1: what is cut off may be needed to count the transaction before
+/// The last transaction's pages, of an in-page scheme: first all but page 1, whose size may count
+/// pages that a crash takes; last the file's end, whose pages may prove the transaction before
 /// (rule SizeLast).
 fn write_again(
     db: &Database,
@@ -150,8 +145,7 @@ fn write_again(
     Ok(())
 }
 
-/// A marked home is taken into use: recovered if nobody uses it, else joined. The caller holds SHARED. False if the
-/// mark went before it was: look again.
+/// Recovers it, or joins its users. The caller holds SHARED. False if the mark went: look again.
 pub fn attach(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
@@ -160,7 +154,7 @@ pub fn attach(
     options: &Options,
 ) -> Result<bool> {
     let (log, observes) = match find_log(db, session, OpenMode::ReadWrite) {
-        // It may not be written; what else is wrong with it shows again.
+        // If it is not for want of permission, the error comes again.
         Err(Error::CantOpen(_)) if db.read_only => (find_log(db, session, OpenMode::ReadOnly)?, true),
         log => (log?, false),
     };
@@ -216,8 +210,8 @@ pub fn attach(
     Ok(true)
 }
 
-/// The last connection of a process closes that is still attached to a lost log: it attaches to the new one, and ends the session where
-/// no other process does. An error leaves the session to the next process.
+/// Attaches to the new log behind a lost one, and ends the session as the last. After an error the
+/// next process does.
 pub fn attach_to_close(db: &Database) {
     let mut writer = db.writer.lock();
     let mut inner = db.inner.lock();
@@ -230,15 +224,13 @@ pub fn attach_to_close(db: &Database) {
     }
 }
 
-/// A log that a process which died has left.
 struct AbandonedLog {
     log: LogFile,
-    /// Its valid slots, the newest first.
+    /// Newest first.
     slots: Vec<Slot>,
-    /// The one that counts.
     slot: Slot,
     replayed: Replayed,
-    /// The newest transaction that it has written, where that is known (rule EndTold).
+    /// Newest written, if known (rule EndTold).
     told: Option<Tid>,
 }
 
@@ -250,7 +242,7 @@ fn left_marked(db: &Database) -> Error {
     ))
 }
 
-/// The same for a process that may read the log and not write it.
+/// Follows without writing the log.
 fn observe(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
@@ -273,14 +265,13 @@ fn observe(
     followed.map(|()| true)
 }
 
-/// The newest transaction that processes which died have written, if they died in this start of the system: then the words that they shared
-/// are as they left them (rule EndTold).
+/// The end by the shared words of dead processes, in this start of the system (rule EndTold).
 fn told_end(db: &Database, log: &LogFile, session: u64) -> Option<Tid> {
     ProcessWords::new(log.file.shared_words().ok()?).end(session, db.disk.system_start()?)
 }
 
-/// The file that was opened must be the one that has the name: not if another process exchanged it (a scheme of two files), or
-/// replaced it. The caller has the log to itself, so it stays as it is (rule NameAskedUnderLock).
+/// Another process may have exchanged or replaced the file. With the log locked, the answer stays
+/// (rule NameAskedUnderLock).
 fn check_name(db: &Database) -> Result<()> {
     db.check_name().map_err(|e| match e {
         Error::Moved(why) => Error::CantOpen(why),
@@ -288,8 +279,7 @@ fn check_name(db: &Database) -> Result<()> {
     })
 }
 
-/// A log that was found under another name gets that of its database again, if it is free. Its name is not what it is found by,
-/// so nothing depends on this.
+/// The name must be free. Logs are found by session, so nothing depends on it.
 fn give_name(db: &Database, log: &mut LogFile) {
     let named = log_path(&db.path);
     if log.path != named
@@ -300,7 +290,6 @@ fn give_name(db: &Database, log: &mut LogFile) {
     }
 }
 
-/// This process becomes one of those that use the log.
 fn join(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
@@ -310,13 +299,11 @@ fn join(
     options: &Options,
 ) -> Result<()> {
     check_fits(db, log, options)?;
-    // Who only reads writes no record.
     let psow = inner.recovers.then_some(options.psow);
     let member = Member::join(db.files(), log.clone(), session, psow)?;
     follow(db, writer, inner, member, options)
 }
 
-/// Whether a file that is open in another process can be used beside it with these options.
 fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
     if options.concurrent {
         return Err(Error::Busy(format!(
@@ -333,7 +320,6 @@ fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
     }
     let home = db.home.id().context(|| db.what("cannot look at"))?;
     if log.noted_home()?.is_some_and(|file| file != home.ino) {
-        // What is written home would be in one of the two.
         return Err(Error::CantOpen(format!(
             "{} is a copy of a database that is in use (with the log {}): copy it, with its log, when nobody uses it",
             db.path.display(),
@@ -343,7 +329,6 @@ fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// An attached process learns the newest state.
 fn follow(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
@@ -365,7 +350,7 @@ fn follow(
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), inner);
     if !member.observes && member.words.flushed() <= slot.base_tid && keeps(Case::MarkWithFirstRecord) {
-        // Who began the session may take the mark along with the first flush of a record, and this one knows nothing of that.
+        // The first process may flush its mark with its first record, unknown here.
         db.sync_home().map_err(|e| inner.poison(e))?;
     }
     follow::catch_up(db, &member, inner, Reach::Visible)?;
@@ -374,8 +359,8 @@ fn follow(
     Ok(())
 }
 
-/// Whether all that counts is in home, of an in-page scheme whose log has nothing to replay and nothing to give back: then home can
-/// be a plain file again, without a session that nobody may need.
+/// An in-page home is complete, and the log has nothing to replay or give back: no new session is
+/// needed.
 fn can_rest(found: &AbandonedLog) -> Result<bool> {
     let AbandonedLog { log, slots, slot, replayed, .. } = found;
     let is_newest = |newest: &Slot| newest.session == slot.session && newest.sequence == slot.sequence;
@@ -388,9 +373,9 @@ fn can_rest(found: &AbandonedLog) -> Result<bool> {
         && log.scan(slot, |_| Ok(()))?.is_empty())
 }
 
-/// Makes what `replay` found of an in-page scheme durable, and takes the mark off: the transaction in doubt with one flush; its size,
-/// the end of the file and the mark, which is on page 1 like the size, with another. The slot follows and is not flushed: should a power cut take
-/// it, `usable_log` knows the session to be over (rule CloseWithoutSlot).
+/// One flush for the in-page transaction, another for its size, the file's end and the mark.
+/// Without the unflushed slot, `usable_log` still knows that the session is over (rule
+/// CloseWithoutSlot).
 fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: &Options) -> Result<()> {
     let Replayed { table, state, report, .. } = replayed;
     let counter = if slot.in_place { slot.counter_ceiling } else { state.change_counter };
@@ -399,7 +384,7 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     let mark = HomeMark::new(slot.session, slot.base_tid);
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
-    // The exchange that gave home its name may be in the cache alone (rule ExchangeFlushed).
+    // Home's name may be in the cache alone (rule ExchangeFlushed).
     if db.disk.exists(&beside::second_path(&db.path)).context(|| db.what("cannot look beside"))? {
         db.flush_names(log)?;
     }
@@ -411,7 +396,7 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     {
         rewrite_page(db, &recovered, page)?;
     }
-    // Nothing depends on other pages: each was flushed before the transaction in doubt (rules MarkWhileNeeded and SizeLast).
+    // Each other page was flushed before (rules MarkWhileNeeded and SizeLast).
     if (report.in_place.is_some() || home.bytes != recovered.bytes()) && keeps(Case::MarkOffLast) {
         db.sync_home()?;
     }
@@ -422,31 +407,31 @@ fn rest(db: &Database, log: &LogFile, slot: &Slot, replayed: Replayed, options: 
     log.end(slot, slot.base_tid).map(drop)
 }
 
-/// Whether the session can go on with its live records where they are: there are some, so the mark and the names were durable before
-/// them; all of their pages are in memory; nothing else is known to be in home or behind the ring; and there is room for one more.
+/// Whether records can stay. Some exist, so mark and names were durable before; memory has all of
+/// their pages; nothing else may be in home or behind the ring; and one more record fits.
 fn can_stay(db: &Database, found: &AbandonedLog, options: &Options) -> Result<bool> {
     let AbandonedLog { log, slots, slot, replayed, .. } = found;
     let Replayed { table, state, report, cursor, .. } = replayed;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
     Ok(db.facts().all_in_log()
-        && !slot.in_place
-        && slot.page_count != PAGE_COUNT_IN_HOME
-        && report.transactions > 0
-        && report.lost.is_none()
-        && state.kind == FileKind::Database
-        && !table.has_layer()
-        && table.new_bytes() <= options.table_bytes
-        // A slot that was not the newest may lead further, as the space before its first record was of use.
-        && cursor.tail.0.saturating_sub(slot.start.0) <= slot.ring_bytes
-        && log_bytes == slot.ring_at() + slot.ring_bytes
-        && cursor.last_tid.0.saturating_add(3 * TIDS_APART) < slot.tid_ceiling.0
-        && log.noted_in_place()?.is_none()
-        && slots.first().is_some_and(|newest| newest == slot)
-        && !db.is_signed()?)
+&& !slot.in_place
+&& slot.page_count != PAGE_COUNT_IN_HOME
+&& report.transactions > 0
+&& report.lost.is_none()
+&& state.kind == FileKind::Database
+&& !table.has_layer()
+&& table.new_bytes() <= options.table_bytes
+// An older slot may lead further, when the space before its first record was in use.
+&& cursor.tail.0.saturating_sub(slot.start.0) <= slot.ring_bytes
+&& log_bytes == slot.ring_at() + slot.ring_bytes
+&& cursor.last_tid.0.saturating_add(3 * TIDS_APART) < slot.tid_ceiling.0
+&& log.noted_in_place()?.is_none()
+&& slots.first().is_some_and(|newest| newest == slot)
+&& !db.is_signed()?)
 }
 
-/// Whether processes that were killed have left all that counts on the medium, and no part of a record behind it (rule FlushedStays): by
-/// their words, which are of this start of the system, of this session and of this very file, and by the log.
+/// Whether killed processes left everything on the medium, and no part of a later record (rule
+/// FlushedStays): by their words, of this start, session and file, and by the log.
 fn is_flushed(db: &Database, found: &AbandonedLog, options: &Options) -> Result<bool> {
     let AbandonedLog { log, slot, replayed, told, .. } = found;
     let Replayed { cursor, decider, .. } = replayed;
@@ -463,8 +448,8 @@ fn is_flushed(db: &Database, found: &AbandonedLog, options: &Options) -> Result<
         && !log.is_begun(slot, cursor)?)
 }
 
-/// Goes on with the session of a process that died, its live records where they are: their pages are in memory, and go home with the
-/// next checkpoint. One flush makes them durable, with the slot and a record of this recovery; none, where they are.
+/// Records stay in place; pages go home with the next checkpoint. One flush covers slot, records
+/// and one of this recovery; none if all are flushed.
 fn go_on(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
@@ -478,13 +463,13 @@ fn go_on(
     let mut encoder = Encoder::default();
     encoder.clear();
     let own_block = record::own_block(options);
-    // The ring behind the records is unknown: the last close overwrites all of it (rule NothingLeftBehind).
+    // The ring behind is unknown: the close wipes all of it (rule NothingLeftBehind).
     let is_told = is_flushed && !slot.zeroed;
     let slot = Slot { zeroed: false, ..slot };
     let mut ring = Log::join(log.clone(), slot.clone(), options.psow);
     let durable = if is_flushed { replayed.cursor.last_tid } else { slot.base_tid };
     ring.resume(&slot, &replayed.cursor, durable)?;
-    // Whoever knows the version before alone must find nothing of a session that has records of this one.
+    // An older version must find nothing of a session with these records.
     if !is_flushed && (!ring.has_room(encoder.record_bytes() as u64, own_block) || !log.is_of_this_version(&slot)?) {
         return take_over(db, writer, inner, log, &slot, replayed, options);
     }
@@ -494,20 +479,21 @@ fn go_on(
     if log.noted_home()? != Some(home.ino) {
         log.note_first_home(home)?;
     }
-    // The owner before may have died after a failed flush, with a slot and records in the cache that are not on the disk.
+    // After a dead process's failed flush, they may be in the cache only.
     if !is_told && keeps(Case::LeftoversFlushed) {
         log.file.write_at(&slot.encode(), slot.position()).context(what)?;
     }
     let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
     let (recovered, due) = if is_flushed {
-        // What somebody has put in the place of home is flushed before the next commit.
+        // Flushed before the next commit: home may have been put there by hand.
         (Arc::new(state), RecoveryDebt { untold: Some(slot.base_tid), stayed: Some(ring.last_tid()) })
     } else {
         if keeps(Case::RecordsRewritten) {
             log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
         }
         flush_mark(db, &mark, &slot, replayed.told_durable)?;
-        // A record that does not count, where the next one may go by (rule PreparedThenDecided).
+        // Else the scan could find a cancelled record behind the next one (rule
+        // PreparedThenDecided).
         log.wipe_tail(&slot, replayed.cursor.tail)?;
         let recovered = State { tid: number_apart(ring.last_tid())?, ..state };
         let head = ring.head(&recovered, Default::default());
@@ -523,12 +509,12 @@ fn go_on(
     };
     match slots.get(1) {
         Some(older) if older.live && older.session != slot.session => ring.distrust_older_slot(),
-        // Who made the ring longer died before the older slot said so (rule SlotBeforeReuse).
+        // Its maker died before the older slot said so (rule SlotBeforeReuse).
         Some(older) if older.ring_bytes < slot.ring_bytes => ring.settle_slots()?,
         _ => {}
     }
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    // Whatever room was asked for is given back by whoever writes home.
+    // The process that writes home gives it back.
     let home = HomeFile { mark, bytes, reserved_bytes: bytes, atomic_unit: db.atomic_unit(options) };
     *db.table.write() = table;
     inner.set_state(recovered);
@@ -536,14 +522,13 @@ fn go_on(
     db.share(live, writer, inner, 0)
 }
 
-/// Flushes the `mark` of home, before anything else is written there, where no record says that one was flushed, and with it the mark
-/// (rule MarkWithFirstRecord).
+/// Precedes other writes to home, unless a record proves that a flush covered the mark (rule
+/// MarkWithFirstRecord).
 fn flush_mark(db: &Database, mark: &HomeMark, slot: &Slot, told_durable: LogOffset) -> Result<()> {
     let may_be_new = mark.tentative && told_durable <= slot.start;
     if may_be_new && keeps(Case::MarkWithFirstRecord) { db.repeat_header() } else { Ok(()) }
 }
 
-/// Nobody reads yet.
 struct Unseen;
 
 impl Audience for Unseen {
@@ -554,7 +539,7 @@ impl Audience for Unseen {
     }
 }
 
-/// Makes a replayed state home's, durable, and starts a new generation of the log.
+/// Brings the state home, durable, with a new generation of the log.
 pub fn take_over(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
@@ -575,14 +560,13 @@ pub fn take_over(
         _ => state.after(Tid::HOME, state.page_bytes, state.page_count, change_counter, header),
     };
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    // With all of the log behind it, until the new session begins.
-    // As long as the slot of the session may be missing, it says so.
+    // Until the new session begins, all records follow this mark. It says that the session's slot
+    // may be missing.
     let tentative = db.read_mark()?.is_some_and(|mark| mark.tentative);
     let mark = HomeMark { tentative, ..HomeMark::new(slot.session, slot.base_tid) };
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     if report.transactions > 0 {
-        // The owner before may have died after a failed flush, with records in the cache that are not
-        // on the disk, and so may the slot: they are written again before home depends on them (invariant I3).
+        // Records and slot may be in the cache only, and home will depend on them (invariant I3).
         if keeps(Case::LeftoversFlushed) {
             log.file
                 .write_at(&slot.encode(), slot.position())
@@ -602,19 +586,19 @@ pub fn take_over(
     {
         rewrite_page(db, &recovered, page)?;
     }
-    // The mark may be in the cache alone, too.
+    // As the mark may be.
     db.write_header(&recovered.marked_or_empty(mark))?;
-    // The slot that counts may be in the cache alone: the next one goes over the slot before it, and until home
-    // is marked anew recovery needs one of the two.
+    // The next slot overwrites the other one, and recovery needs one of the two until home is
+    // marked anew: this one must be durable.
     let slot_at = slot.position();
     if keeps(Case::LeftoversFlushed) {
         log.file
             .write_durable_at(&slot.encode(), slot_at)
             .context(|| format!("cannot write {}", log.path.display()))?;
-        // So may the names of the files: a commit on top would be lost with them (invariant I3).
+        // A commit on top would be lost with the names (invariant I3).
         db.flush_names(&log)?;
     }
-    // The name of the database is certain by now: a second file beside it means nothing.
+    // The name is certain now.
     beside::remove_second(&*db.disk, &db.path)?;
     let next = slot_after(db, slot, &recovered, change_counter)?;
     let session = next.session;
@@ -622,7 +606,7 @@ pub fn take_over(
     log.distrust_older_slot();
     home.mark = HomeMark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
-    // Only now does nothing depend on what streamed into the log any more (rule SlotBeforeReuse).
+    // No image there is needed any more (rule SlotBeforeReuse).
     log.give_rest_back(slot.ring_bytes)?;
     inner.set_state(Arc::new(recovered));
     let home_tid = log.slot().base_tid;
@@ -630,15 +614,15 @@ pub fn take_over(
     db.share(live, writer, inner, 0)
 }
 
-/// The slot of the session after a recovery. It is one of its own: a log or a home copied before this recovery does not fit any more,
-/// and neither does the slot before this one, should the new one be damaged later.
+/// A new session: older copies of log or home do not fit, nor does the older slot if this one is
+/// damaged.
 fn slot_after(db: &Database, slot: &Slot, recovered: &State, change_counter: u32) -> Result<Slot> {
     Ok(Slot {
         session: if keeps(Case::NewSession) { random()? } else { slot.session },
         salt: random()?,
         start: LogOffset(0),
         ring_bytes: small_ring_bytes(slot.block_bytes).min(slot.ring_bytes),
-        // No transaction before had a larger one (rule OneNumberOneState).
+        // Above all earlier ones (rule OneNumberOneState).
         base_tid: slot.tid_ceiling,
         tid_ceiling: Tid(slot.tid_ceiling.0.saturating_add(TID_STEP)),
         prev_crc: 0,
@@ -646,7 +630,7 @@ fn slot_after(db: &Database, slot: &Slot, recovered: &State, change_counter: u32
         page_bytes: recovered.page_bytes.max(512),
         change_counter,
         counter_ceiling: change_counter.wrapping_add(COUNTER_STEP),
-        // Of the session before, and not to be overwritten until this slot counts.
+        // The old records must stay until this slot counts.
         zeroed: false,
         in_place: db.facts().in_place,
         ..slot.clone()

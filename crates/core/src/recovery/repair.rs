@@ -1,7 +1,7 @@
-//! Recovery on request: what `onewrite recover` does to a database that nobody has open.
+//! Recovery on request: `onewrite recover` for a database that no process has open.
 //!
-//! Everybody is kept out with SQLite's own EXCLUSIVE lock on home and the log's attach lock, from the first
-//! look until the end. Nothing is written before all that can be refused has been.
+//! SQLite's EXCLUSIVE lock on home and the log's attach lock keep all others out from the first
+//! look to the end. Everything that can be refused is refused before the first write.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -26,28 +26,28 @@ use crate::session::mark::lock_log;
 use crate::shared::kept;
 use crate::sqlite_format::home::{self, FileKind, State};
 
-/// A database kept from everybody else.
+/// A database kept from all others.
 pub struct Repair {
     db: Database,
     disk: Arc<dyn Disk>,
     writable: bool,
 }
 
-/// What a log is to the database beside it, and what follows.
+/// The relation of a database and a log.
 #[derive(Debug)]
 pub struct Judgement {
-    /// Whether the two belong together.
+    /// Whether they belong together.
     pub pairing: Pairing,
-    /// What recovery would do, and the state it would leave, where the mark is on and they do.
+    /// The recovery and its state, if they do and the mark is on.
     pub recovered: Option<(Report, State)>,
-    /// Why a marked database cannot be used with this log.
+    /// Why a marked database cannot be used.
     pub refusal: Option<Error>,
-    /// What the log holds, where the mark is off and the newest slot is live.
+    /// The log's live records, if the mark is off.
     pub left: Option<Left>,
 }
 
 impl Repair {
-    /// As [`Repair::open`], with the table of schemes.
+    /// [`Repair::open`] with a table of schemes.
     pub fn open_with(disk: Arc<dyn Disk>, path: &Path, mode: OpenMode, schemes: Schemes) -> Result<Repair> {
         let what = || format!("cannot open the database {}", path.display());
         let path = disk.resolve(path).context(what)?;
@@ -63,7 +63,7 @@ impl Repair {
         Ok(Repair { db, disk, writable })
     }
 
-    /// As [`Repair::beside`], with the table of schemes.
+    /// [`Repair::beside`] with a table of schemes.
     pub fn beside_with(disk: Arc<dyn Disk>, path: &Path, schemes: Schemes) -> Result<Repair> {
         let what = || format!("cannot open the database {}", path.display());
         let path = disk.resolve(path).context(what)?;
@@ -72,28 +72,28 @@ impl Repair {
         Ok(Repair { db, disk, writable: false })
     }
 
-    /// The path of the file itself, without links.
+    /// Path of the file, without links.
     pub fn path(&self) -> &Path {
         &self.db.path
     }
 
-    /// The path of its log, which need not exist: of a marked one, wherever beside it the log of that session is.
+    /// Path of its log, which need not exist; of a marked home, wherever the session's log is.
     pub fn log_path(&self) -> PathBuf {
         let of_mark = self.mark().ok().flatten().and_then(|session| self.db.path_of_log(session).ok());
         of_mark.unwrap_or_else(|| log_path(&self.db.path))
     }
 
-    /// The path of a rollback journal, if one waits to be rolled back.
+    /// Path of the hot rollback journal, if any.
     pub fn hot_journal(&self) -> Result<Option<PathBuf>> {
         Ok(self.db.has_hot_journal()?.then(|| self.db.journal_path().to_owned()))
     }
 
-    /// The session id of the mark; `None` if the mark is off.
+    /// Session id of the mark, if it is on.
     pub fn mark(&self) -> Result<Option<u64>> {
         Ok(self.db.read_state()?.1)
     }
 
-    /// What home alone says, as if it carried no mark.
+    /// State of home, as if unmarked.
     pub fn state(&self) -> Result<State> {
         let what = || self.db.what("cannot read");
         let mut first = [0; at::HEADER_BYTES];
@@ -112,13 +112,13 @@ impl Repair {
         Ok(State::of_home(first.get(..n).unwrap_or_default(), bytes))
     }
 
-    /// The logs of other databases that had this name before and were set aside.
+    /// Logs of earlier files of this name.
     pub fn logs_aside(&self) -> Vec<PathBuf> {
         let beside = self.disk.names_beside(&self.db.path).unwrap_or_default();
         beside.into_iter().filter(|path| is_aside(path) && base(path) == self.db.path).collect()
     }
 
-    /// The log, locked until it is dropped, whatever is in it; `None` if there is none.
+    /// The log, locked until dropped, whatever it contains.
     pub fn lock_log(&self) -> Result<Option<LogFile>> {
         let (mode, kind) = if self.writable {
             (OpenMode::ReadWrite, LockKind::Exclusive)
@@ -127,20 +127,19 @@ impl Repair {
         };
         let log = LogFile::open(&*self.disk, &self.log_path(), mode)?;
         match log.iter().try_for_each(|log| lock_log(log, kind, Duration::ZERO)) {
-            // Who uses the log of this file marks it first: this one is of a file that had the name before.
+            // A user would have marked this file first: the log is an earlier file's.
             Err(Error::Busy(_)) if self.mark()?.is_none() => Ok(None),
             locked => locked.map(|()| log),
         }
     }
 
-    /// What [`Repair::recover`] would do, and the state it would leave. Nothing is written.
+    /// The effect of [`Repair::recover`], without a write.
     pub fn preview(&self, session: u64, accept_loss: bool) -> Result<(Report, State)> {
         let log = self.open_log(session, OpenMode::ReadOnly)?;
         let (_, found) = self.look(&log, session, accept_loss)?;
         found
     }
 
-    /// The pairing of a marked home and `log`, and what recovery would do, or why it cannot.
     fn look(&self, log: &LogFile, session: u64, accept_loss: bool) -> Result<(Pairing, Result<(Report, State)>)> {
         let mut evidence = HomeAndLog::new(&self.db, log)?;
         let pairing = evidence.judge(accept_loss)?;
@@ -153,7 +152,7 @@ impl Repair {
         Ok((pairing, replayed.map(|(replayed, ..)| (replayed.report, replayed.state))))
     }
 
-    /// Whether the database and `log` belong together. Nothing is written. The caller has locked both.
+    /// Whether the database and `log` belong together. Writes nothing; the caller has locked both.
     ///
     /// # Errors
     ///
@@ -172,18 +171,18 @@ impl Repair {
         Ok(Judgement { pairing, recovered: None, refusal: None, left: evidence.found_left() })
     }
 
-    /// A marked home with a journal and without its log is of two copies: that is what is said then.
+    /// A marked home with a journal and no log is of two copies: the error says so.
     fn open_log(&self, session: u64, mode: OpenMode) -> Result<LogFile> {
         open_log(&self.db, session, mode).or_else(|e| self.check_journal().and(Err(e)))
     }
 
-    /// The name that the log of `session` gets if another file's session begins.
+    /// The name of `session`'s log, once set aside.
     pub fn path_aside(&self, session: u64) -> PathBuf {
         aside_path(&log_path(&self.db.path), session)
     }
 
-    /// Replays the log that belongs to the mark with `session`, writes all of it home and takes the mark off. With
-    /// `accept_loss`, a damaged record ends the log.
+    /// Replays the log, writes home and takes the mark off. With `accept_loss`, a damaged record
+    /// ends the log.
     pub fn recover(self, session: u64, accept_loss: bool) -> Result<Report> {
         let db = &self.db;
         let log = self.open_log(session, OpenMode::ReadWrite)?;
@@ -207,8 +206,7 @@ impl Repair {
         Ok(report)
     }
 
-    /// Takes the mark off without the log: home stays as the last checkpoint left it, and whatever only the log
-    /// held is given up. The log itself is not touched.
+    /// Takes the mark off alone: home stays as at the last checkpoint, and the log is given up.
     pub fn unmark(self) -> Result<()> {
         let db = &self.db;
         let what = || db.what("cannot write");
@@ -242,12 +240,12 @@ impl Repair {
         }
     }
 
-    /// Whether another process has SQLite's lock SHARED: in WAL mode each has it that has the database open.
+    /// Whether another process has SQLite's SHARED, as all have in WAL mode.
     pub fn has_others(&self) -> Result<bool> {
         locks::has_others(&*self.db.home)
     }
 
-    /// The open database file, for reading.
+    /// The open database file.
     pub fn home(&self) -> &Arc<dyn DiskFile> {
         &self.db.home
     }

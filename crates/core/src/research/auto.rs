@@ -1,15 +1,15 @@
-//! Scheme `auto`: as `log`, except that a transaction of one page goes in place, without a record, where nothing
-//! can tear it and nothing that the log still holds stands in the way.
+//! Scheme `auto`: as `log`, but a transaction of one page goes in place, without a record, where
+//! that is safe.
 //!
 //! ```text
-//!  the page is no larger than what the device writes all or nothing   → the old image or the new one (I1, I2)
-//!  it has no entry in the live log                                    → replay does not bring an older image back
-//!  everything before is durable, nobody waits for a flush             → nothing it builds on can be lost (I1)
-//!  `synchronous=FULL`                                                 → one write that is also the flush
+//! the page is no larger than the device's atomic write    → the old or the new image (I1, I2)
+//! it has no entry in the live log                         → replay restores no older image
+//! everything before is durable, no commit waits           → its base cannot be lost (I1)
+//! `synchronous=FULL`                                      → one write that is also the flush
 //! ```
 //!
-//! Later records hold absolute bytes over the image in place, so replay gives what it gives without this scheme.
-//! The transaction has a TID and a change counter that no record tells; both are below the slot's ceilings.
+//! Later records hold absolute bytes over the image in place, so replay gives the same. No record
+//! tells the transaction's TID and change counter; both are below the slot's ceilings.
 
 use std::sync::Arc;
 
@@ -27,7 +27,6 @@ use crate::research::place;
 use crate::research::place::PAGE_BYTES_MAX;
 use crate::sqlite_format::home::State;
 
-/// Records, and single pages in place.
 pub struct Auto;
 
 impl Scheme for Auto {
@@ -63,7 +62,7 @@ impl Scheme for Auto {
     }
 }
 
-/// The only page of `images` and the image that home holds of it, if the transaction may go in place.
+/// Home's image comes with the page, if it may go in place.
 fn place_alone(
     db: &Database,
     live: &LiveDatabase,
@@ -74,7 +73,7 @@ fn place_alone(
     let [(page, new)] = images else { return Ok(None) };
     let size = state.page_bytes;
     let fits = size <= live.home.atomic_unit && size <= PAGE_BYTES_MAX && new.len() == size as usize;
-    // Page 1 carries the mark, and its size is the slot's to tell.
+    // Page 1 has the mark, and the slot the size.
     let alone = txn.streamed.is_empty() && *page != PageNo::HEADER && state.page_count == txn.base.page_count;
     let quiet = live.log.group().is_quiet() || !keeps(Case::InPlaceWhenDurable);
     let in_home = page.offset(size) + u64::from(size) <= live.home.bytes;

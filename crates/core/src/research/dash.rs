@@ -1,13 +1,15 @@
-//! Scheme `dash`: two files that take turns (DASH, database shadowing). A commit writes the file that is not the database,
-//! flushes it and exchanges the names of the two; then the other one gets the same pages, which the next commit flushes.
+//! Scheme `dash`: two files that take turns (DASH, database shadowing). A commit writes the file
+//! that is not the database, flushes it and exchanges the names; then the other gets the same
+//! pages, which the next commit flushes.
 //!
 //! ```text
-//!  one file      write T           flush         │ exchange names, flush directory │  write T+1 …
-//!  the other     (whole, the database)           │                                 │  write T, flushed with T+1
+//! one file    write T          flush         │ exchange names, flush directory │ write T+1 …
+//! the other   (whole, the database)          │                                 │ write T, flushed
+//!                                                                               with T+1
 //! ```
 //!
-//! So the name of the database always leads to a whole state, and recovery has nothing to do but to go on with it. A
-//! commit flushes the pages of this and of the previous transaction. A baseline of the research, for one process.
+//! The database's name always leads to a whole state, so recovery just goes on with it. A commit
+//! flushes the pages of two transactions. A baseline of the research, for one process.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,24 +32,19 @@ use crate::pages::table::{Image, ImageLocation};
 use crate::pages::txn::{ChangedPage, PreparedCommit, Txn};
 use crate::sqlite_format::home::State;
 
-/// Bytes copied at once.
 const RUN_BYTES: usize = 1 << 20;
 
-/// Two files that take turns.
 #[derive(Default)]
 pub struct Dash {
-    /// The second file, once it is made.
     second: Mutex<Option<Second>>,
-    /// Which one it is: it may have the name of the database.
+    /// It may have the database's name.
     id: Mutex<Option<FileId>>,
 }
 
-/// The file beside the one that was opened as the database.
 struct Second {
     file: Arc<dyn DiskFile>,
-    /// Its mark, length and room.
     home: HomeFile,
-    /// Whether it has the name of the database.
+    /// With the database's name.
     is_named: bool,
 }
 
@@ -61,7 +58,7 @@ impl Scheme for Dash {
         PreparedCommit::of(c.txn, state, changed)
     }
 
-    /// Whatever `synchronous` says, it is durable.
+    /// The commit is durable under every `synchronous`.
     fn commit(
         &self,
         c: &mut Commit<'_>,
@@ -70,13 +67,13 @@ impl Scheme for Dash {
         _durability: Durability,
     ) -> Result<CommitOutcome> {
         let Commit { db, live, txn, .. } = c.parts();
-        // Whoever reads meanwhile reads what was there (invariant I4).
+        // For readers meanwhile (invariant I4).
         let before = db.pin(&mut db.inner.lock())?;
         self.turn(db, live, txn, state, &prepared.images).map_err(|e| db.poison(e))?;
         Ok(CommitOutcome::InHome(Some(before)))
     }
 
-    /// The file that was opened as the database has its name again, and is the only one. After an error nobody knows.
+    /// The opened file gets its name back, alone. After an error the names are unknown.
     fn detach(&self, db: &Database, _live: &mut LiveDatabase, _stays: Option<&State>) -> Result<()> {
         let mut second = self.second.lock();
         let Some(shadow) = second.as_mut() else { return Ok(()) };
@@ -99,8 +96,7 @@ fn path(db: &Database) -> PathBuf {
 }
 
 impl Dash {
-    /// Makes the second file, if there is none yet, and room for `bytes` in it. What fails for want of room, or because the file
-    /// system cannot do it, leaves everything as it was.
+    /// Without room or support everything stays as it was.
     fn make_room(&self, db: &Database, live: &LiveDatabase, bytes: u64) -> Result<()> {
         let mut second = self.second.lock();
         let shadow = match second.as_mut() {
@@ -111,7 +107,7 @@ impl Dash {
                     Error::CantOpen(_) | Error::Full(_) | Error::NoMemory => e,
                     e => db.poison(e),
                 })?;
-                // Where names cannot be exchanged it is found here, and not by a commit.
+                // Before any commit depends on it.
                 if let Err(e) = exchange(db, &mut made) {
                     if !matches!(e, Error::CantOpen(_)) {
                         return Err(db.poison(e));
@@ -131,7 +127,7 @@ impl Dash {
         Ok(())
     }
 
-    /// Makes the file beside home, with all that home has, and its name durable.
+    /// A durable copy of home.
     fn make(&self, db: &Database, home: &HomeFile) -> Result<Second> {
         let what = || db.what("cannot make the second file of");
         let path = path(db);
@@ -147,12 +143,12 @@ impl Dash {
         let file = CountedFile::wrap(file, db.stats.clone());
         let filled = fill(db, &*file);
         if filled.is_err() {
-            // What it holds of the last free blocks is needed elsewhere.
+            // It would hold the last free blocks.
             beside::remove_second(&*db.disk, &db.path)?;
         }
         filled?;
         db.disk.sync_dir_of(&path).context(what)?;
-        // For as long as home: stock SQLite may find this file under the name of the database.
+        // Stock SQLite may find this file under the database's name.
         if !crate::disk::locks::shared(&*file)? {
             return Err(Error::CantOpen(format!("{} is in use", path.display())));
         }
@@ -163,7 +159,7 @@ impl Dash {
         Ok(Second { file, home: HomeFile { bytes, reserved_bytes: 0, ..*home }, is_named: false })
     }
 
-    /// Commits `state`, durable. The caller has pinned the state before (invariant I4).
+    /// The caller has pinned the state before (invariant I4).
     fn turn(
         &self,
         db: &Database,
@@ -176,7 +172,7 @@ impl Dash {
             return Err(Error::Misuse("a commit that was prepared without a second file".into()));
         };
         if keeps(Case::SlotsAgree) {
-            // An older copy of home belongs to the slot before, and what is committed here leaves no record that says so.
+            // An older home fits the older slot, and no record tells of this commit.
             live.log.settle_slots()?;
         }
         let log = live.log.file().file.clone();
@@ -206,11 +202,11 @@ fn fill(db: &Database, file: &dyn DiskFile) -> Result<()> {
             break;
         }
     }
-    // Any error is a failed flush, also one that says the disk is full; but nothing depends on this file yet.
+    // A full disk is a failed flush, too; but nothing depends on this file yet.
     file.sync().context(what)
 }
 
-/// Exchanges the two names, durable. `CantOpen` if that cannot be done here at all.
+/// Exchanges durably. `CantOpen` where that is impossible.
 fn exchange(db: &Database, shadow: &mut Second) -> Result<()> {
     let what = || format!("cannot exchange the names of {} and its second file", db.path.display());
     let second = path(db);
@@ -218,7 +214,7 @@ fn exchange(db: &Database, shadow: &mut Second) -> Result<()> {
     let expected = if shadow.is_named { [other, home] } else { [home, other] };
     let [named, beside] = [&db.path, &second].map(|path| db.disk.identify(path));
     if [named.context(what)?, beside.context(what)?] != expected.map(Some) {
-        // Another file would become the database, or would be removed in the end (rule NameAskedUnderLock).
+        // It would become the database, or be removed (rule NameAskedUnderLock).
         let why = "one of them was renamed, removed or replaced while the database was in use";
         return Err(Error::io(what(), std::io::Error::other(why)));
     }
@@ -268,7 +264,6 @@ fn write(
     if to_home {
         write_home(db, live, state, pages.to_vec())
     } else {
-        // No snapshot reads this one.
         write_pages(db, &*shadow.file, &mut shadow.home, state, pages.to_vec())?;
         fit_length(db, &*shadow.file, &mut shadow.home, state)
     }

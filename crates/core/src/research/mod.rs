@@ -1,5 +1,5 @@
-//! Schemes that the ring is measured against: those of the research, and no protection at all. The table of schemes alone names
-//! them; [`place`] is the commit in place that two of them share.
+//! Schemes of the research, to compare the ring with, and no protection at all. Only the table of
+//! schemes names them; two share [`place`].
 
 pub mod auto;
 pub mod dash;

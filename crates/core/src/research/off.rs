@@ -1,5 +1,5 @@
-//! Scheme `off`: pages in place and one flush, without protection. The baselines OFF and OFF_OPT of the
-//! research: what a commit costs if a crash may corrupt the file. Not for data.
+//! Scheme `off`: pages in place and one flush, without protection. The baselines OFF and OFF_OPT:
+//! the cost of a commit if a crash may corrupt the file. Not for data.
 
 use std::sync::Arc;
 
@@ -13,7 +13,6 @@ use crate::pages::table::{Image, ImageLocation};
 use crate::pages::txn::{ChangedPage, PreparedCommit, Txn};
 use crate::sqlite_format::home::State;
 
-/// No protection.
 pub struct Off;
 
 impl Off {
@@ -42,12 +41,12 @@ impl Scheme for Off {
     }
 
     fn detach(&self, _db: &Database, live: &mut LiveDatabase, stays: Option<&State>) -> Result<()> {
-        // Its commits left no trace of their change counters in the log, and perhaps none in home.
+        // Change counters are not in the log, and perhaps not in home.
         stays.map_or(Ok(()), |state| live.log.checkpointed(state, Off::FACTS, state.page_bytes.max(512)))
     }
 }
 
-/// Overwrites the changed pages in home, and flushes unless `synchronous` is below FULL.
+/// Flushes unless `synchronous` is below FULL.
 fn overwrite(
     db: &Database,
     live: &mut LiveDatabase,
@@ -61,7 +60,7 @@ fn overwrite(
         images.iter().map(|(page, image)| (*page, ImageLocation::Memory(image.clone()))).collect();
     pages.extend(txn.streamed.iter().map(|(page, at, _)| (page, ImageLocation::Log(log.clone(), at))));
     pages.sort_unstable_by_key(|(page, _)| *page);
-    // Whoever comes while home is overwritten is pinned to the state before (invariant I4).
+    // For readers meanwhile (invariant I4).
     let before = {
         let mut inner = db.inner.lock();
         let alone = inner.connections == 1;

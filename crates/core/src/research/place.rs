@@ -1,4 +1,5 @@
-//! Committing in place: pages of home are overwritten and flushed, while snapshots go on reading what was there.
+//! Committing in place: pages of home are overwritten and flushed, while snapshots read the old
+//! images.
 
 use std::sync::atomic::Ordering;
 
@@ -16,10 +17,10 @@ use crate::pages::txn::Placement;
 use crate::research::trailer;
 use crate::sqlite_format::home::State;
 
-/// A page that the kernel copies into its cache at once: death of the process cannot leave half of it there.
+/// The kernel copies it into its cache at once: a dying process cannot leave half.
 pub const PAGE_BYTES_MAX: u32 = 4096;
 
-/// Overwrites the pages in home, durable. The images before stay for the snapshots before, until the state has changed.
+/// Writes durably. Older snapshots keep the old images until the state has changed.
 pub fn commit(
     db: &Database,
     live: &mut LiveDatabase,
@@ -66,7 +67,7 @@ pub fn commit(
     Ok(())
 }
 
-/// Home's images stay for the snapshots before: in memory, if there is no room for them in a temporary file.
+/// Memory keeps them if a temporary file has no room.
 fn hold(db: &Database, live: &mut LiveDatabase, state: &State, placed: &Placement) -> Result<()> {
     let alone = db.inner.lock().snapshots.is_empty();
     if placed.note && db.table.read().is_empty() {
@@ -87,7 +88,7 @@ fn hold(db: &Database, live: &mut LiveDatabase, state: &State, placed: &Placemen
     Ok(())
 }
 
-/// With `gc=eager`: once the transaction is durable, its undo records go with a write of their own.
+/// `gc=eager`: the undo records go with another write.
 fn collect(db: &Database, state: &State, placed: &Placement, options: &Options) -> Result<()> {
     if options.bundle.garbage == Garbage::Lazy || placed.note {
         return Ok(());

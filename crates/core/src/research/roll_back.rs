@@ -1,8 +1,8 @@
-//! Recovery of the in-page schemes: the pages of home are scanned for the last transaction that was in flight. If all
-//! of its pages are there it is committed, else each is undone.
+//! Recovery of the in-page schemes: scans home for the last transaction in flight. If all of its
+//! pages are there it is committed, else each is undone.
 //!
-//! Only one can be in doubt, for each is flushed before the next one writes. Its pages are written again either way: a
-//! flush that failed may have left them in the cache and not on the disk.
+//! Only one can be in doubt, for each is flushed before the next one writes. Its pages are
+//! rewritten either way: a failed flush may have left them in the cache only.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -24,14 +24,13 @@ use crate::research::undo;
 use crate::sqlite_format::home;
 use crate::sqlite_format::node::Shape;
 
-/// Bytes of home read at once.
 const RUN_BYTES: u64 = 256 << 10;
 
 /// The trailer of the newest transaction in home, with the number of its pages and where they are.
 fn newest(db: &Database, slot: &Slot, accept_loss: bool) -> Result<Option<(Trailer, u64, Vec<PageNo>)>> {
     let mut last: Option<Trailer> = None;
     let mut count = 0u64;
-    // Where its pages are: no more than a transaction writes in place, which is looked at below.
+    // No more than go in place, as checked below.
     let mut pages: Vec<PageNo> = Vec::new();
     for_each_page(db, slot.page_bytes, PageNo::HEADER, |page, image| {
         let Some(trailer) = of_session(db, slot, page, image, accept_loss)? else { return Ok(()) };
@@ -69,15 +68,15 @@ fn newest(db: &Database, slot: &Slot, accept_loss: bool) -> Result<Option<(Trail
     Ok(Some((last, count, pages)))
 }
 
-/// Scans home behind `slot`, of an in-page scheme without live records; the pages to be written go into `table`. With
-/// `accept_loss`, damaged pages stay as they are.
+/// The log has no live records. Pages to write go into `table`; with `accept_loss`, damaged ones
+/// stay.
 pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Doubtful> {
     let Some((last, count, pages)) = newest(db, slot, accept_loss)? else { return Ok(Doubtful::default()) };
     let undone = count < u64::from(last.tx_pages);
     let mut header = [0; at::HEADER_BYTES];
     db.home.read_at(&mut header, 0).context(|| db.what("cannot read"))?;
-    // Below the page count from where on pages are ambiguous, only the pointer maps matter, and a commit in place
-    // cannot change whether there are any.
+    // Below the page count that makes pages ambiguous only pointer maps matter, and a commit in
+    // place cannot add or remove those.
     let shape = Shape { page_count: 0, ..Shape::new(slot.page_bytes, 0, &header) };
     let snapshots = Snapshots::default();
     let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
@@ -111,7 +110,6 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
     Ok(Doubtful { last: Some((last.tid, count)), undone })
 }
 
-/// Whose trailers count.
 #[derive(Clone, Copy)]
 struct Ours {
     session: u64,
@@ -124,7 +122,7 @@ impl Ours {
         Ours { session: slot.session, above: slot.base_tid, up_to: slot.tid_ceiling }
     }
 
-    /// The TID in the trailer of a page, whether or not the page is whole.
+    /// Also of a torn page.
     fn tid(self, image: &[u8]) -> Option<Tid> {
         let bytes = image.get(image.len().saturating_sub(BYTES)..).unwrap_or_default();
         let tid = Tid(le_u64(bytes, AT_TID)?);
@@ -132,9 +130,9 @@ impl Ours {
         (session && tid > self.above && tid <= self.up_to).then_some(tid)
     }
 
-    /// The size of the database whose page 1 is `first`: transactions that only added pages left page 1 as it was, but
-    /// those pages lie behind the end that it states, and were written after it (rule SizeHome). `undone`: a
-    /// transaction whose pages count only if they were there before, so that they have an undo record.
+    /// Transactions that only added pages left page 1, `first`, alone; their pages lie behind its
+    /// end with newer trailers (rule SizeHome). Those of `undone` count only with an undo record, a
+    /// proof that they existed before.
     fn page_count(self, db: &Database, page_bytes: u32, first: &[u8], undone: Option<Tid>) -> Result<u32> {
         let stated = home::page_count(first).unwrap_or(0);
         let written_by = self.tid(first).unwrap_or(self.above);
@@ -150,14 +148,14 @@ impl Ours {
     }
 }
 
-/// The size that the pages of a home marked with `session` tell, whose log is lost.
+/// Counts for a home without its log.
 pub fn page_count_without_log(db: &Database, session: u64, page_bytes: u32) -> Result<u32> {
     let mut first = memory::zeros(page_bytes as usize)?;
     db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
     Ours { session, above: Tid(0), up_to: Tid(u64::MAX) }.page_count(db, page_bytes, &first, None)
 }
 
-/// Page 1 with the size of the database in it; `None` if it can stay as it is in home. `first`: what recovery made of it.
+/// `None` if home's can stay. `first`: after recovery.
 fn with_size(db: &Database, slot: &Slot, first: Option<Vec<u8>>, undone: Option<Tid>) -> Result<Option<Vec<u8>>> {
     let mut image = memory::zeros(slot.page_bytes as usize)?;
     match &first {
@@ -176,7 +174,7 @@ fn with_size(db: &Database, slot: &Slot, first: Option<Vec<u8>>, undone: Option<
     Ok(Some(image))
 }
 
-/// The trailer of a page that was written in place behind `slot`.
+/// Counts if written behind `slot`.
 fn of_session(db: &Database, slot: &Slot, page: PageNo, image: &[u8], accept_loss: bool) -> Result<Option<Trailer>> {
     let Some(tid) = Ours::behind(slot).tid(image) else { return Ok(None) };
     let trailer = Trailer::of(page, image);
@@ -198,7 +196,7 @@ fn for_each_page(
 ) -> Result<()> {
     let what = || db.what("cannot read");
     let page_len = u64::from(page_bytes.max(1));
-    // No more than there is to read: most of what a small file costs is memory that nobody had.
+    // For a small file the buffer is the main cost.
     let left = (db.home.len().context(what)? / page_len).saturating_sub(u64::from(from.0.saturating_sub(1)));
     let run_pages = (RUN_BYTES / page_len).max(1).min(left);
     let mut run = memory::zeros_of(run_pages * page_len)?;

@@ -1,36 +1,35 @@
-//! Trailers: what the in-page schemes write into the reserved bytes of each page.
+//! Trailers in the reserved bytes of pages, of the in-page schemes.
 //!
-//! A trailer counts if and only if it has the session of the log's slot, a TID above the slot's, and the checksum of
-//! its page. All others are legal: SQLite carries trailers along when it copies or rewrites pages.
+//! A trailer counts only with the session of the log's slot, a TID above the slot's, and the page's
+//! checksum. All others are legal: SQLite carries trailers along when it copies pages.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
 use crate::base::layout::{home, le_u16, le_u32, le_u64, put, trailer as at};
 use crate::base::types::{PageNo, Tid};
 
-/// Bytes of page 1 that change without its trailer: versions, change counter, mark, the counter again with
-/// the version of SQLite.
+/// Bytes of page 1 outside its trailer's checksum: versions, change counter, mark, the counter
+/// again with SQLite's version.
 pub const UNCHECKED: [std::ops::Range<usize>; 4] = [18..20, 24..28, MARK, 92..100];
-/// The mark of page 1. What follows the session counts as zeros, as SQLite has them.
+/// Bytes after the session count as zeros, as SQLite has them.
 const MARK: std::ops::Range<usize> = home::SESSION..home::SESSION + home::MARK_BYTES;
 
-/// The trailer of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
     /// The transaction that wrote the page.
     pub tid: Tid,
-    /// Session id of the mark under which it did.
+    /// Session of the mark then.
     pub session: u64,
     /// Pages of that transaction.
     pub tx_pages: u32,
     /// Change counter after it.
     pub change_counter: u32,
-    /// Where the undo record begins, and its length: 0 if there is none.
+    /// Start and length; length 0: no record.
     pub undo: (u16, u16),
 }
 
 impl Trailer {
-    /// The trailer of `page`, if it is whole.
+    /// The trailer, if the page is whole.
     pub fn of(page: PageNo, image: &[u8]) -> Option<Trailer> {
         let b = image.get(image.len().checked_sub(at::BYTES)?..)?;
         let trailer = Trailer {
@@ -43,7 +42,7 @@ impl Trailer {
         (le_u32(b, at::AT_CRC)? == checksum(page, image)).then_some(trailer)
     }
 
-    /// Writes it into `image`, with the checksum.
+    /// Adds the checksum.
     pub fn seal(&self, page: PageNo, image: &mut [u8]) {
         let mut b = [0; at::BYTES];
         put(&mut b, at::AT_TID, &self.tid.0.to_le_bytes());
@@ -57,13 +56,12 @@ impl Trailer {
     }
 }
 
-/// Puts the bytes of a trailer into `image`.
 pub fn set(image: &mut [u8], trailer: &[u8]) {
     let at = image.len().saturating_sub(at::BYTES);
     put(image, at, trailer);
 }
 
-/// Gives the trailer in `image` the checksum of the page as it is, without an undo record.
+/// A new checksum, without an undo record.
 pub fn settle(page: PageNo, image: &mut [u8]) {
     let at = image.len().saturating_sub(at::BYTES);
     put(image, at.saturating_add(at::AT_UNDO_AT), &[0; 4]);
@@ -76,7 +74,7 @@ fn reseal(page: PageNo, image: &mut [u8]) {
     put(image, at, &crc.to_le_bytes());
 }
 
-/// crc32c of the page number and the page, without what changes on its own and the checksum itself.
+/// crc32c of page number and page, without changing bytes and itself.
 fn checksum(page: PageNo, image: &[u8]) -> u32 {
     let mut crc = crc32c::crc32c(&page.0.to_le_bytes());
     let mut from = 0;
@@ -92,8 +90,8 @@ fn checksum(page: PageNo, image: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, image.get(from..).unwrap_or_default())
 }
 
-/// Whether pages have room for a trailer, as the database header says; with other reserved bytes than onewrite's,
-/// what else may use them is not known. A VACUUM to another page size keeps those of the size before.
+/// Whether the header leaves room for a trailer. Other reserved bytes than onewrite's may have
+/// another use; a VACUUM to another page size keeps them.
 pub fn has_room(header: &[u8]) -> bool {
     let reserved = header.get(home::RESERVED).copied();
     [512, 1024, 2048, 4096].map(at::reserved_bytes).into_iter().any(|ours| reserved == Some(ours))

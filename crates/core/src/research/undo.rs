@@ -1,15 +1,15 @@
-//! Undo records: how the image of a page before its last transaction is got back from the page itself.
+//! Undo records: a page gives back its image before its last transaction.
 //!
-//! SQLite writes new cells into free space and moves cell pointers, so most of the old image is still there. The record
-//! holds the rest: the old b-tree page header, the old middle of the cell pointer array (LS-MVBT: the life spans that
-//! began or ended; DHL: the other slot header), the old bytes of what was live and is overwritten, the old trailer.
+//! SQLite writes new cells into free space and moves cell pointers, so most of the old image
+//! remains. The record has the rest: the old b-tree page header, the old middle of the cell pointer
+//! array (LS-MVBT: the life spans that began or ended; DHL: the other slot header), overwritten
+//! live bytes, the old trailer.
 //!
-//! What the new image does not use (its gap, the inside of its free blocks, a page of the freelist) keeps the old bytes,
-//! so cells that were dropped cost the record no more than the heads of the free blocks that SQLite put over them (rule
-//! UndoLeadsHome).
+//! Unused parts of the new image (gap, inside of free blocks, a freelist page) keep the old bytes,
+//! so dropped cells cost only the heads of SQLite's free blocks (rule UndoLeadsHome).
 //!
-//! The record lies in the reserve, between what is SQLite's and the trailer, or, if it is too long or there is none, in the gap of
-//! the new image. What the old image did not use is not brought back: nothing is in it.
+//! The record lies in the reserve before the trailer, or, if it does not fit, in the gap of the new
+//! image. Unused parts of the old image are not restored.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -22,38 +22,32 @@ use crate::base::types::PageNo;
 use crate::research::trailer::{self as sealed, Trailer, UNCHECKED};
 use crate::sqlite_format::node::{NodeLayout, Shape};
 
-/// A shorter run of equal bytes between two ranges is cheaper to repeat than to skip.
+/// A shorter equal run is cheaper to repeat than to skip.
 const MERGE_BYTES: usize = at::RANGE_BYTES;
 
-/// A page to be written: its number, and the images before and after, with the state each belongs to.
 #[derive(Clone, Copy)]
 pub struct Edit<'a> {
-    /// Page number.
     pub page: PageNo,
-    /// The image before, as home holds it.
+    /// In home.
     pub old: &'a [u8],
-    /// The state before.
     pub before: Shape,
-    /// How many of its first bytes meant something, if the page was on the freelist.
+    /// First bytes with a meaning, if on the freelist.
     pub was_free: Option<usize>,
-    /// The image after, as SQLite wrote it.
+    /// By SQLite.
     pub new: &'a [u8],
-    /// The state after.
     pub after: Shape,
-    /// How many of its first bytes mean something, if the page is on the freelist.
+    /// First bytes with a meaning, if on the freelist.
     pub is_free: Option<usize>,
 }
 
-/// What of the two images is where.
 struct UndoParts {
     old_node: Option<NodeLayout>,
     new_node: Option<NodeLayout>,
-    /// What the record has to bring back besides the page header and the pointers.
+    /// Ranges besides page header and pointers.
     live: Vec<Range<usize>>,
 }
 
-/// The image to write for `edit`: with the undo record in it, sealed by `trailer`. `None` if there is no room for
-/// the record.
+/// Adds the undo record, and `trailer` as the seal. `None` if it does not fit.
 pub fn write(edit: Edit<'_>, trailer: Trailer) -> Option<Vec<u8>> {
     let new_node = edit.after.node(edit.page, edit.new).filter(|_| edit.is_free.is_none());
     let old_node = edit.before.node(edit.page, edit.old).filter(|_| edit.was_free.is_none());
@@ -69,7 +63,7 @@ pub fn write(edit: Edit<'_>, trailer: Trailer) -> Option<Vec<u8>> {
         return put_record(&edit, image, &record, reserve.start, trailer);
     }
     let UndoParts { old_node, new_node: Some(new_node), .. } = &parts else { return None };
-    // Where both have their gap, the record destroys nothing; else wherever the new image has room.
+    // In both gaps the record destroys nothing; else it lies where the new image has room.
     let end = old_node.as_ref().map(|old| old.content_at.min(new_node.content_at));
     let starts_at = |end: usize, len: usize| end.checked_sub(len).filter(|start| *start >= new_node.pointers.end);
     if let Some(start) = end.and_then(|end| starts_at(end, record.len())) {
@@ -94,7 +88,7 @@ fn put_record(
     Some(image)
 }
 
-/// What of an old image is told by ranges: all that is live besides the page header and the pointers.
+/// Ranges besides page header and pointers.
 fn live(edit: &Edit<'_>, node: Option<&NodeLayout>) -> Vec<Range<usize>> {
     let Some(node) = node else {
         let end = edit.was_free.map_or(edit.before.usable(), |live| live.min(edit.before.usable()));
@@ -112,9 +106,9 @@ fn live(edit: &Edit<'_>, node: Option<&NodeLayout>) -> Vec<Range<usize>> {
     live
 }
 
-/// The new image, in which what it does not use holds what was live in the old one; the gap only with `in_gap`.
+/// Puts old live bytes into the unused parts of the new image; into the gap only with `in_gap`.
 fn with_old_bytes(edit: &Edit<'_>, parts: &UndoParts, in_gap: bool) -> Option<Vec<u8>> {
-    // Without memory it does not fit either, and the transaction goes through the log.
+    // Without memory the transaction goes through the log.
     let mut image = memory::copy(edit.new).ok()?;
     image.get_mut(edit.after.reserve())?.fill(0);
     let mut unused = Vec::new();
@@ -137,7 +131,7 @@ fn with_old_bytes(edit: &Edit<'_>, parts: &UndoParts, in_gap: bool) -> Option<Ve
     Some(image)
 }
 
-/// The record that leads from `image`, the new one without a record, back to the old one.
+/// Leads from `image`, the new one, to the old one.
 fn encode(edit: &Edit<'_>, image: &[u8], parts: &UndoParts) -> Option<Vec<u8>> {
     let mut record = vec![0; at::FIXED_BYTES];
     put(&mut record, at::AT_TRAILER, edit.old.get(edit.before.reserve().end..)?);
@@ -173,7 +167,6 @@ fn encode(edit: &Edit<'_>, image: &[u8], parts: &UndoParts) -> Option<Vec<u8>> {
     Some(record)
 }
 
-/// The next run of bytes in `from..end` in which `old` differs from `new`.
 fn next_difference(old: &[u8], new: &[u8], from: usize, end: usize) -> Option<Range<usize>> {
     let differs = |from: usize| -> Option<usize> {
         let (old, new) = (old.get(from..end)?, new.get(from..end)?);
@@ -187,9 +180,9 @@ fn next_difference(old: &[u8], new: &[u8], from: usize, end: usize) -> Option<Ra
     Some(start..last)
 }
 
-/// The image of `page` before the transaction that `trailer`, the one of `image`, names: its gap is zeros, its free blocks
-/// hold anything, and its trailer holds without an undo record. `None` if there is no record, or it is not one that [`write`] makes.
-/// `after`: the state `image` belongs to; the one before is as large or smaller only where it does not matter.
+/// The image before `trailer`'s transaction: gap zero, free blocks of any content, no undo record
+/// in its trailer. `None` without a record that [`write`] makes. `after` is the state of `image`;
+/// `before` is smaller only where that is harmless.
 pub fn restore(page: PageNo, image: &[u8], trailer: &Trailer, after: Shape, before: Shape) -> Option<Vec<u8>> {
     let (start, len) = (usize::from(trailer.undo.0), usize::from(trailer.undo.1));
     let end = start.checked_add(len)?;
@@ -248,10 +241,9 @@ mod tests {
 
     const SIZE: usize = 512;
     const SHAPE: Shape = Shape { page_bytes: SIZE as u32, page_count: 9, pointer_maps: false, reserved_bytes: 32 };
-    /// With a reserve.
     const ROOMY: Shape = Shape { reserved_bytes: 132, ..SHAPE };
 
-    /// A leaf or an interior page with these cells, laid out from the end on with `holes` bytes between them.
+    /// Lays cells out from the end on, `hole` bytes between them.
     fn page(shape: Shape, number: PageNo, kind: u8, cells: &[Vec<u8>], hole: usize, gap: u8) -> Vec<u8> {
         let header_at = if number == PageNo::HEADER { 100 } else { 0 };
         let header_bytes = if kind < 8 { 12 } else { 8 };
@@ -288,8 +280,8 @@ mod tests {
         (kind, cells, 0usize..5, any::<u8>()).prop_map(move |(k, c, h, g)| page(shape, number, k, &c, h, g))
     }
 
-    /// What SQLite does to a page: a pointer inserted or removed, a cell in the gap, bytes overwritten, cells moved, free
-    /// blocks chained and zeroed.
+    /// As SQLite: a pointer inserted or removed, a cell in the gap, bytes overwritten, cells moved,
+    /// free blocks chained and zeroed.
     fn edited(shape: Shape, mut image: Vec<u8>, number: PageNo, edits: &[(u8, u16, Vec<u8>)]) -> Vec<u8> {
         for (kind, at, bytes) in edits {
             let Some(node) = shape.node(number, &image) else { continue };
@@ -327,7 +319,6 @@ mod tests {
                     image[h + 1..h + 3].copy_from_slice(&at.to_be_bytes());
                 }
                 2 => {
-                    // A cell at the beginning of the content is freed.
                     let content_at = (node.content_at + bytes.len()).min(node.usable);
                     image[h + 5..h + 7].copy_from_slice(&(content_at as u16).to_be_bytes());
                 }
@@ -345,7 +336,7 @@ mod tests {
         Trailer { tid: Tid(7), session: 8, tx_pages: 9, change_counter: 10, undo: (0, 0) }
     }
 
-    /// What must come back: `old` but for its gap and its free blocks, its trailer settled.
+    /// Compares except for gap and free blocks, with its trailer settled.
     fn is_back(shape: Shape, number: PageNo, restored: &[u8], old: &[u8], new: &[u8]) -> bool {
         let mut wanted = old.to_vec();
         if number == PageNo::HEADER {
@@ -381,83 +372,82 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        #[test]
-        fn edits_of_a_page_are_undone(
-            first in any::<bool>(),
-            plain in (any_page(SHAPE, PageNo(1)), any_page(SHAPE, PageNo(2))),
-            roomy in (any_page(ROOMY, PageNo(1)), any_page(ROOMY, PageNo(2))),
-            before in any_edits(),
-            edits in any_edits(),
-        ) {
-            for (shape, seed) in [(SHAPE, plain), (ROOMY, roomy)] {
-                let (number, old) = if first { (PageNo(1), seed.0) } else { (PageNo(2), seed.1) };
-                let old = edited(shape, old, number, &before);
-                let new = edited(shape, old.clone(), number, &edits);
-                check(shape, number, &old, &new)?;
-            }
-        }
+    #[test]
+    fn edits_of_a_page_are_undone(
+    first in any::<bool>(),
+    plain in (any_page(SHAPE, PageNo(1)), any_page(SHAPE, PageNo(2))),
+    roomy in (any_page(ROOMY, PageNo(1)), any_page(ROOMY, PageNo(2))),
+    before in any_edits(),
+    edits in any_edits(),
+    ) {
+    for (shape, seed) in [(SHAPE, plain), (ROOMY, roomy)] {
+    let (number, old) = if first { (PageNo(1), seed.0) } else { (PageNo(2), seed.1) };
+    let old = edited(shape, old, number, &before);
+    let new = edited(shape, old.clone(), number, &edits);
+    check(shape, number, &old, &new)?;
+    }
+    }
 
-        #[test]
-        fn any_page_after_any_other_is_undone(
-            plain in (any_page(SHAPE, PageNo(2)), any_page(SHAPE, PageNo(2))),
-            roomy in (any_page(ROOMY, PageNo(2)), any_page(ROOMY, PageNo(2))),
-        ) {
-            check(SHAPE, PageNo(2), &plain.0, &plain.1)?;
-            check(ROOMY, PageNo(2), &roomy.0, &roomy.1)?;
-        }
+    #[test]
+    fn any_page_after_any_other_is_undone(
+    plain in (any_page(SHAPE, PageNo(2)), any_page(SHAPE, PageNo(2))),
+    roomy in (any_page(ROOMY, PageNo(2)), any_page(ROOMY, PageNo(2))),
+    ) {
+    check(SHAPE, PageNo(2), &plain.0, &plain.1)?;
+    check(ROOMY, PageNo(2), &roomy.0, &roomy.1)?;
+    }
 
-        #[test]
-        fn opaque_pages_are_undone(
-            opaque in proptest::collection::vec(prop_oneof![9 => Just(0u8), 1 => any::<u8>()], SIZE),
-            at in (0..SIZE, any::<u8>()),
-            plain in any_page(SHAPE, PageNo(2)),
-            roomy in any_page(ROOMY, PageNo(2)),
-        ) {
-            check(SHAPE, PageNo(2), &opaque, &plain)?;
-            check(ROOMY, PageNo(2), &opaque, &roomy)?;
-            check(ROOMY, PageNo(2), &roomy, &opaque)?;
-            let mut other = opaque.clone();
-            other[at.0] = at.1;
-            prop_assert!(check(ROOMY, PageNo(2), &opaque, &other)?, "little changed, and there is a reserve");
-        }
+    #[test]
+    fn opaque_pages_are_undone(
+    opaque in proptest::collection::vec(prop_oneof![9 => Just(0u8), 1 => any::<u8>()], SIZE),
+    at in (0..SIZE, any::<u8>()),
+    plain in any_page(SHAPE, PageNo(2)),
+    roomy in any_page(ROOMY, PageNo(2)),
+    ) {
+    check(SHAPE, PageNo(2), &opaque, &plain)?;
+    check(ROOMY, PageNo(2), &opaque, &roomy)?;
+    check(ROOMY, PageNo(2), &roomy, &opaque)?;
+    let mut other = opaque.clone();
+    other[at.0] = at.1;
+    prop_assert!(check(ROOMY, PageNo(2), &opaque, &other)?, "little changed, and there is a reserve");
+    }
 
-        /// A page taken from the freelist and given back to it: what it held there means nothing.
-        #[test]
-        fn pages_of_the_freelist_are_undone(
-            stale in any_page(ROOMY, PageNo(2)),
-            leaf in any_page(ROOMY, PageNo(2)),
-            live in 0usize..40,
-        ) {
-            let taken = Edit { was_free: Some(live), ..edit(ROOMY, PageNo(2), &stale, &leaf) };
-            let written = write(taken, trailer()).unwrap();
-            prop_assert!(ROOMY.same(PageNo(2), &written, &leaf));
-            let restored = restore(PageNo(2), &written, &Trailer::of(PageNo(2), &written).unwrap(), ROOMY, ROOMY).unwrap();
-            prop_assert_eq!(&restored[..live], &stale[..live]);
-            let mut trunk = vec![0; SIZE];
-            trunk[1..live.max(2)].fill(9);
-            let freed = Edit { is_free: Some(live), ..edit(ROOMY, PageNo(2), &leaf, &trunk) };
-            if let Some(written) = write(freed, trailer()) {
-                prop_assert_eq!(&written[..live], &trunk[..live]);
-                let found = Trailer::of(PageNo(2), &written).unwrap();
-                let restored = restore(PageNo(2), &written, &found, ROOMY, ROOMY).unwrap();
-                prop_assert!(is_back(ROOMY, PageNo(2), &restored, &leaf, &trunk));
-            }
-        }
+    #[test]
+    fn pages_of_the_freelist_are_undone(
+    stale in any_page(ROOMY, PageNo(2)),
+    leaf in any_page(ROOMY, PageNo(2)),
+    live in 0usize..40,
+    ) {
+    let taken = Edit { was_free: Some(live), ..edit(ROOMY, PageNo(2), &stale, &leaf) };
+    let written = write(taken, trailer()).unwrap();
+    prop_assert!(ROOMY.same(PageNo(2), &written, &leaf));
+    let restored = restore(PageNo(2), &written, &Trailer::of(PageNo(2), &written).unwrap(), ROOMY, ROOMY).unwrap();
+    prop_assert_eq!(&restored[..live], &stale[..live]);
+    let mut trunk = vec![0; SIZE];
+    trunk[1..live.max(2)].fill(9);
+    let freed = Edit { is_free: Some(live), ..edit(ROOMY, PageNo(2), &leaf, &trunk) };
+    if let Some(written) = write(freed, trailer()) {
+    prop_assert_eq!(&written[..live], &trunk[..live]);
+    let found = Trailer::of(PageNo(2), &written).unwrap();
+    let restored = restore(PageNo(2), &written, &found, ROOMY, ROOMY).unwrap();
+    prop_assert!(is_back(ROOMY, PageNo(2), &restored, &leaf, &trunk));
+    }
+    }
 
-        #[test]
-        fn no_bytes_panic(
-            mut image in any_page(SHAPE, PageNo(2)),
-            undo in (0u16..512, 0u16..512),
-            noise in proptest::collection::vec((0..SIZE, any::<u8>()), 0..80),
-        ) {
-            noise.iter().for_each(|(at, byte)| image[*at] = *byte);
-            let trailer = Trailer { undo, ..trailer() };
-            let _ = restore(PageNo(2), &image, &trailer, SHAPE, SHAPE);
-            let _ = restore(PageNo(2), &image, &trailer, ROOMY, ROOMY);
-            let _ = Trailer::of(PageNo(2), &image);
-        }
+    #[test]
+    fn no_bytes_panic(
+    mut image in any_page(SHAPE, PageNo(2)),
+    undo in (0u16..512, 0u16..512),
+    noise in proptest::collection::vec((0..SIZE, any::<u8>()), 0..80),
+    ) {
+    noise.iter().for_each(|(at, byte)| image[*at] = *byte);
+    let trailer = Trailer { undo, ..trailer() };
+    let _ = restore(PageNo(2), &image, &trailer, SHAPE, SHAPE);
+    let _ = restore(PageNo(2), &image, &trailer, ROOMY, ROOMY);
+    let _ = Trailer::of(PageNo(2), &image);
+    }
     }
 
     #[test]
@@ -469,13 +459,13 @@ mod tests {
         assert_eq!(usize::from(Trailer::of(PageNo(2), &written).unwrap().undo.1), at::FIXED_BYTES);
     }
 
-    /// Cells that are dropped, whether SQLite zeroes them or not, cost their pointers and the heads of the free blocks.
+    /// Zeroed or not, they cost their pointers and the heads of the free blocks.
     #[test]
     fn dropped_cells_are_not_copied() {
         let cells: Vec<Vec<u8>> = (0..8).map(|n| vec![n + 1; 40]).collect();
         let old = page(ROOMY, PageNo(2), 13, &cells, 0, 0);
         let mut new = old.clone();
-        // The cells 4 to 7 are the lower half of the content, which becomes two free blocks.
+        // Cells 4 to 7 are the content's lower half, and become two free blocks.
         let at = ROOMY.usable() - 320;
         new[3..5].copy_from_slice(&4u16.to_be_bytes());
         new[1..3].copy_from_slice(&(at as u16).to_be_bytes());

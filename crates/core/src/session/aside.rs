@@ -1,10 +1,9 @@
 //! Stepping aside: for the rest of one transaction a connection is the plain VFS below.
 //!
-//! Used for what the log cannot commit: a changed page size or reserve, `journal_mode=WAL`, a transaction over several files
-//! (a super-journal) that are not all onewrite's. Order (invariants I1, I3): checkpoint → mark off → the
-//! virtual journal written out as a real one, synced with its directory → pages home, synced. From
-//! there SQLite commits by removing its journal, as it always does. A real journal and a log with live
-//! records never exist together.
+//! For transactions that the log cannot commit: another page size or reserve, `journal_mode=WAL`,
+//! several files that are not all onewrite's. Order (invariants I1, I3): checkpoint → mark off →
+//! real journal written, synced with its directory → pages home, synced. Then SQLite commits by
+//! removing its journal. A real journal and a log with live records never exist together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,12 +24,11 @@ use crate::session::mark::MarkRemoval;
 use crate::sqlite_format::home;
 use crate::sqlite_format::journal::VirtualJournal;
 
-/// Magic and record count of a journal's first header.
+/// Bytes of magic and record count.
 const HEAD_BYTES: usize = 12;
 
-/// LIVE → ASIDE. The caller has the writer's place, and perhaps the database to itself ([`reserve`]). Returns the real
-/// journal. BUSY_SNAPSHOT if others read, for after this error SQLite rolls back instead of trying the half-done commit
-/// again.
+/// LIVE → ASIDE, returning the real journal. The caller has the writer's place. BUSY_SNAPSHOT if
+/// others read: SQLite rolls back instead of retrying the half-done commit.
 pub fn step_aside(
     db: &Database,
     writer: &mut Option<LiveDatabase>,
@@ -38,7 +36,7 @@ pub fn step_aside(
     journal: &VirtualJournal,
     me: ConnectionId,
 ) -> Result<Arc<dyn DiskFile>> {
-    // The journal will lie beside the file that has the name.
+    // The journal will lie beside that name.
     db.check_name()?;
     reserve(db, me).map_err(stale)?;
     let log = match make_room(db, writer, txn, me) {
@@ -53,17 +51,17 @@ pub fn step_aside(
         db.take_off_mark(writer, &mut inner, StreamedImages::Keep, MarkRemoval::Durable)
             .map(|()| inner.phase = Phase::Aside(me))
     };
-    // Where the mark may still be on the disk, home needs the whole log.
+    // Home needs the log while the mark may be on the disk.
     let done = unmarked.and_then(|()| {
         let done = plain_commit(db, txn, journal, &log.0);
-        // All that streamed is home, or given up. If this fails, the next session does it.
+        // If this fails, the next session does it.
         let _ = log.0.set_len(log.1);
         done
     });
     done.map_err(|e| if db.inner.lock().phase == Phase::Unmarked { e } else { db.poison(e) })
 }
 
-/// Plain BUSY would make SQLite try the half-done commit again.
+/// Plain BUSY would make SQLite retry the half-done commit.
 pub fn stale(e: Error) -> Error {
     match e {
         Error::Busy(why) => Error::NotAlone(why),
@@ -71,8 +69,8 @@ pub fn stale(e: Error) -> Error {
     }
 }
 
-/// Keeps everybody else from beginning to read, in this process and others, until [`release`], or until this connection is
-/// aside. `BusySnapshot` if somebody reads, `Busy` if another process has the database open: nothing has happened then.
+/// No other begins to read until [`release`] or [`step_aside`]. `BusySnapshot` if one reads, `Busy`
+/// if another process has the file open; nothing has changed then.
 pub fn reserve(db: &Database, me: ConnectionId) -> Result<()> {
     let member = {
         let mut inner = db.inner.lock();
@@ -99,7 +97,6 @@ pub fn reserve(db: &Database, me: ConnectionId) -> Result<()> {
     alone
 }
 
-/// Ends [`reserve`], if this connection had it.
 pub fn release(db: &Database, me: ConnectionId) -> Result<()> {
     let member = {
         let mut inner = db.inner.lock();
@@ -112,8 +109,7 @@ pub fn release(db: &Database, me: ConnectionId) -> Result<()> {
     member.map_or(Ok(()), |member| member.not_alone())
 }
 
-/// The last steps that leave everything as it was if they fail: home is made the newest state and locked. Returns
-/// the log's file, and where it ends once it is closed.
+/// The last steps without a change. Returns the log's file, and its length once closed.
 fn make_room(
     db: &Database,
     writer: &mut Option<LiveDatabase>,
@@ -122,14 +118,14 @@ fn make_room(
 ) -> Result<(Arc<dyn DiskFile>, u64)> {
     let Some(live) = writer.as_mut() else { return Err(Error::Misuse("stepping aside without a log".into())) };
     checkpoint(db, live, StreamedImages::Keep)?;
-    // Fails here, before the mark is off, if the disk is full.
+    // A full disk fails here.
     db.home.reserve(txn.file_bytes).context(|| db.what("no room for the pages added to"))?;
     let mut inner = db.inner.lock();
     if inner.snapshot_count() > 1 {
         return Err(Error::BusySnapshot);
     }
     if !crate::disk::locks::exclusive(&*db.home)? {
-        // PENDING was given back for a moment.
+        // PENDING was free for a moment.
         inner.kept_stock_out = false;
         db.hold_pending();
         return Err(Error::BusySnapshot);
@@ -150,17 +146,17 @@ fn plain_commit(
     let real = match write_journal(db, journal) {
         Ok(real) => real,
         Err(e) => {
-            // Home is whole and plain: nothing is lost but this transaction.
+            // Home is whole: only this transaction is lost.
             let _ = db.disk.remove(db.journal_path());
             come_back(db)?;
             return Err(e);
         }
     };
-    // From here on a crash is rolled back by whoever opens the file next.
+    // From here on the next program rolls a crash back.
     for (page, image) in &txn.pages {
         if *page == PageNo::HEADER {
-            // SQLite counts on from what it knows its cache by; home goes on from what it has shown
-            // (rule OneNumberOneState).
+            // SQLite counts on from its cache, home from what it has shown (rule
+            // OneNumberOneState).
             buf.copy_from_slice(image);
             home::put_counter(&mut buf, txn.base.change_counter.wrapping_add(3));
             db.home.write_at(&buf, 0).context(what)?;
@@ -174,7 +170,7 @@ fn plain_commit(
         }
         db.home.write_at(&buf, page.offset(txn.page_bytes)).context(what)?;
     }
-    // Pages that were cut off and added again without being written are zeros.
+    // Removed and added again without a write: zeros.
     let end = u32::try_from(txn.file_bytes / u64::from(txn.page_bytes.max(1))).unwrap_or(u32::MAX);
     for page in (txn.base_limit.min(txn.base.page_count) + 1..=end).map(PageNo) {
         if !txn.pages.contains_key(&page) && txn.streamed.get(page).is_none() {
@@ -188,8 +184,8 @@ fn plain_commit(
     Ok(real)
 }
 
-/// The magic and count that make it a journal follow once the rest is durable: SQLite's checksum looks at every
-/// 200th byte and would not notice that a sector of a page is missing.
+/// Magic and count come after a flush: SQLite's checksum takes every 200th byte, and could miss a
+/// lost sector.
 fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn DiskFile>> {
     let what = || db.what("cannot write the rollback journal of");
     let path = db.journal_path();
@@ -216,8 +212,8 @@ fn write_journal(db: &Database, journal: &VirtualJournal) -> Result<Arc<dyn Disk
     Ok(real)
 }
 
-/// ASIDE → UNMARKED: the transaction is over. The journal, if SQLite left it (TRUNCATE, PERSIST), goes, and
-/// its removal is made durable: it must not come back beside a log. SHARED stays.
+/// ASIDE → UNMARKED. A journal that SQLite left (TRUNCATE, PERSIST) goes, durable, lest it come
+/// back beside a log. SHARED stays.
 pub fn come_back(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the rollback journal of");
     let path = db.journal_path();

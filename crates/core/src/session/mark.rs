@@ -1,4 +1,4 @@
-//! The mark: how it gets on a plain home, with a log that is this database's, and how it comes off.
+//! The mark: how it gets on a plain home, with a log of its own, and how it comes off.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,24 +23,25 @@ use crate::pairing::evidence::HomeAndLog;
 use crate::shared::{kept, member};
 use crate::sqlite_format::home::{DatabaseHeader, FileKind, HomeMark, State};
 
-/// How long a process that has given home back may still have the log.
+/// Longest wait for the log after home was given back.
 const OTHERS_LEAVE: Duration = Duration::from_millis(10);
 
-/// Page size that a new database probably gets: SQLite's default. Another one costs two slots.
+/// SQLite's default; another one costs two slots.
 const PAGE_BYTES_USUAL: u32 = 4096;
 
-/// A log without records, for a file that is about to be marked.
+/// A log without records, for a file about to be marked.
 struct UsableLog {
     log: LogFile,
-    /// The newest slot that was in it.
+
     newest: Option<Slot>,
-    /// It is new, and nothing of it is flushed.
+    /// It is new, and unflushed.
     created: bool,
-    /// The file that it was last used for, if that is known.
+    /// The file that last used it, if known.
     noted: Option<u64>,
 }
 
-/// Begins the session of `slot` in `log`, of which a range was `wiped` over the records behind another slot.
+/// Begins the session of `slot` in `log`, of which a range was `wiped` over the records behind
+/// another slot.
 fn start_log(
     (log, slot, psow): (LogFile, Slot, bool),
     tentative: bool,
@@ -53,7 +54,7 @@ fn start_log(
         false => Log::start(log, slot, psow, created || wiped.is_some_and(|((from, to), _)| from < to)),
     };
     if let (Err(_), Some((wiped, slot))) = (&started, wiped) {
-        // A flush that failed may have left the zeros clean: the next one is to find them dirty.
+        // A failed flush may have left the zeros clean.
         let _ = file.wipe_again(slot, wiped, &slot.tombstone());
     }
     started
@@ -81,17 +82,18 @@ fn first_slot(state: &State, facts: Facts, old: Option<&Slot>, block_bytes: u32,
     })
 }
 
-/// Who needs the mark to be off on the medium.
+/// Whether the mark's removal is flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkRemoval {
-    /// Whoever goes on from here, or asked for it.
+    /// Another program goes on, or the caller asked for it.
     Durable,
-    /// Nobody, where the log proves that the session has ended.
+    /// It is flushed unless the log proves the session's end.
     Proven,
 }
 
 impl Database {
-    /// The log for a new mark, with its newest slot, and whether it is new. It notes the file that it is of.
+    /// The log for a new mark, with its newest slot, and whether it is new. It notes the file that
+    /// it is of.
     fn log_for_mark(&self, unlinked: bool, is_lost: bool, block_bytes: u32) -> Result<(LogFile, Option<Slot>, bool)> {
         let UsableLog { log, newest, created, noted } = match unlinked {
             true => UsableLog { log: self.nameless_log(block_bytes)?, newest: None, created: true, noted: None },
@@ -125,10 +127,10 @@ impl Database {
         self.home.len().context(|| self.what("cannot read the length of"))
     }
 
-    /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark, flushed. `lost`: the session that goes on with the
-    /// new log, all of which is in home.
+    /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark,
+    /// flushed. `lost`: the session that continues with the new log, all in home.
     pub(super) fn place_mark(&self, inner: &mut DatabaseState, lost: Option<&LiveDatabase>) -> Result<LiveDatabase> {
-        // Nobody opens a file again that has no name: its log needs none, and what has the name is another's.
+        // No program will open this file again, and its name is another file's.
         let unlinked = self.home.is_unlinked().context(|| self.what("cannot look at"))?;
         if !unlinked {
             self.check_name()?;
@@ -143,19 +145,19 @@ impl Database {
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::base::layout::BLOCK_BYTES_MAX);
         let (log, old, created) = self.log_for_mark(unlinked, lost.is_some(), block_bytes)?;
         self.end_leftovers(&log, unlinked, journal, old.as_ref().is_some_and(|slot| slot.live))?;
-        // How much of the ring the close before has overwritten; `None`: nobody has. It was not flushed, so a power cut
-        // may have brought some of it back: what is still in the cache alone becomes durable with the slot
-        // (rule NothingLeftBehind). Home may be marked with that session on the medium, so it stays proven that it has ended.
+        // The bytes that the last close overwrote, unflushed; `None`: none. A power cut may restore
+        // them, so the slot's flush covers the zeros (rule NothingLeftBehind). The proof of that
+        // session's end stays for a mark that comes back.
         let used = old.as_ref().map_or(Some((LogOffset(0), LogOffset(0))), Slot::used);
         let ring_bytes = small_ring_bytes(block_bytes);
-        // Behind a power cut there may be records of a session whose slot it took.
+        // After a power cut, records without a slot may be there.
         let is_as_closed = |slot: &Slot| self.disk.system_start() == Some(slot.salt);
         let wiped = used.zip(old.as_ref()).map(|(used, slot)| if is_as_closed(slot) { used } else { slot.lap() });
         if let (Some(wiped), Some(slot), true) = (wiped, &old, keeps(Case::LogWiped)) {
             log.wipe(slot, wiped, &slot.tombstone())?;
         }
-        // The session of a log that was closed in order is durable, and so is its end: nothing of it can be missed. Nor is
-        // its slot, when the rest of a longer ring is cut off (rule SlotBeforeReuse).
+        // Closed in order, its end is durable; a slot of a longer ring is not (rule
+        // SlotBeforeReuse).
         let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
         let follows = follows.filter(|_| facts.all_in_log() && state.kind == FileKind::Database);
         let before = lost.map(|live| live.home.mark.session).or(follows.map(|slot| slot.session));
@@ -164,14 +166,15 @@ impl Database {
             Some(used) => begin_beside(used, ring_bytes, block_bytes.into()),
             None => (LogOffset(0), 0),
         };
-        // Home may have changed without a number since the last transaction: its state gets one of its own
-        // (rule CacheKnowsItsState).
+        // Home may have changed without a number: its state gets a new one (rule
+        // CacheKnowsItsState).
         let last_tid = lost.map(|live| live.log.last_tid().max(live.home.mark.tid));
         let base_tid = last_tid.unwrap_or(Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0))).next();
         let slot = first_slot(&state, facts, old.as_ref(), block_bytes, base_tid)?;
         let slot = Slot { session, start, zeroed: used.is_some(), ..slot };
         let tentative = follows.is_some();
-        // The slot of a session that does not follow it proves nothing of the one before, whose own may not be on the medium (rule CloseProven).
+        // Without succession, this slot proves nothing of the last session, whose own may not be on
+        // the medium (rule CloseProven).
         let may_be_marked = |slot: &Slot| !slot.live && slot.page_count != PAGE_COUNT_IN_HOME;
         if !tentative && !created && old.as_ref().is_some_and(may_be_marked) {
             self.sync_home()?;
@@ -193,8 +196,8 @@ impl Database {
         Ok(self.begin(inner, log, home, home_tid))
     }
 
-    /// Where the log was last used for another file, the `noted` one, the mark of that session may come back to it (rule CloseProven): wherever
-    /// that file is now, it is flushed before its log means something else.
+    /// The `noted` file's mark may come back, and this log will no longer prove its end (rule
+    /// CloseProven).
     fn end_elsewhere(&self, noted: Option<u64>) -> Result<()> {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
         match noted {
@@ -205,9 +208,8 @@ impl Database {
         }
     }
 
-    /// What a process before left unflushed when it died must not come back beside the new mark: a rollback journal it removed,
-    /// cut or zeroed, the mark it took off while its slot, which goes now, was the newest (`is_slot_live`). Nor a name that is
-    /// not on the disk yet.
+    /// A dead process may have left unflushed: names, a removed or cleared rollback journal, and a
+    /// removed mark, if its slot is live (`is_slot_live`).
     fn end_leftovers(
         &self,
         log: &LogFile,
@@ -220,7 +222,7 @@ impl Database {
                 beside::remove(&*self.disk, self.journal_path())
                     .context(|| self.what("cannot remove the rollback journal of"))?;
             }
-            // Home is whole: a second file that a close left means nothing.
+            // Home is whole.
             beside::remove_second(&*self.disk, &self.path)?;
             if keeps(Case::LogBeforeMark) {
                 self.flush_names(log)?;
@@ -232,14 +234,15 @@ impl Database {
         Ok(())
     }
 
-    /// The seal of the log, if a flush of home makes durable what is written over there (rule MarkWithFirstRecord).
+    /// The seal exists if a flush of home covers writes to the log (rule MarkWithFirstRecord).
     fn seal_beside_home(&self, log: &LogFile) -> Result<Option<FileSeal>> {
         let what = || self.what("cannot look at");
         let is_beside = self.home.id().context(what)?.dev == log.file.id().context(what)?.dev;
         if is_beside { log.sealed() } else { Ok(None) }
     }
 
-    /// The mark, durable before the first record (rule LogBeforeMark), unless that is `with_first_record` (rule MarkWithFirstRecord).
+    /// Makes it durable before the first record (rule LogBeforeMark), or `with_first_record` (rule
+    /// MarkWithFirstRecord).
     fn write_mark(&self, inner: &mut DatabaseState, marked: &DatabaseHeader, with_first_record: bool) -> Result<()> {
         let written = match keeps(Case::MarkBeforeRecord) && !with_first_record {
             true => self.write_header(marked),
@@ -248,8 +251,7 @@ impl Database {
         if with_first_record {
             self.home.begin_write_back(0, marked.len() as u64);
         }
-        // The mark may be in the cache and not on the disk: nothing may be committed under it. A full
-        // disk has not taken all of it.
+        // It may be in the cache only: no commit may follow. A full disk has not taken all of it.
         if let Err(e) = &written
             && !matches!(e, Error::Full(_))
         {
@@ -258,9 +260,9 @@ impl Database {
         written
     }
 
-    /// LIVE → UNMARKED: the checkpoint is done, the mark comes off, the log is invalidated (in this
-    /// order). The mark's removal is flushed, unless `ended` says that a recovery may find it there and the log proves what it must know
-    /// (rule CloseProven). SHARED stays as it is, and what streamed behind the ring if `stream` says so.
+    /// LIVE → UNMARKED after the checkpoint: the mark comes off, then the log is invalidated. The
+    /// removal is flushed, except as `ended` allows where the log proves the end (rule
+    /// CloseProven). SHARED stays, and streamed images as `stream` says.
     pub fn take_off_mark(
         &self,
         writer: &mut Option<LiveDatabase>,
@@ -273,7 +275,7 @@ impl Database {
             return Err(self.overwritten(live, inner));
         }
         live.scheme.clone().detach(self, live, None)?;
-        // Not behind the mark: nobody knows the session then.
+        // The mark names the session.
         let removed = kept::remove(&*self.disk, &live.log.file().path, live.home.mark.session);
         let state = inner.latest.clone();
         let is_in_place = self.is_log_in_place(live.log.file())?;
@@ -283,7 +285,7 @@ impl Database {
         } else {
             let may_be_proven = is_in_place && ended == MarkRemoval::Proven && removed.is_ok();
             let is_proven = may_be_proven && self.is_close_proven(live, &state)?;
-            // A checkpoint leaves the pages behind the end that snapshots read, and recovery what it found.
+            // Snapshots or a recovery may have left pages behind the end.
             if live.home.bytes != state.bytes() || live.home.reserved_bytes > 0 {
                 self.home.set_len(state.bytes()).context(|| self.what("cannot fit the length of"))?;
             }
@@ -291,7 +293,7 @@ impl Database {
             match is_proven {
                 true => {
                     self.home.write_at(&header, 0).context(|| self.what("cannot write the header of"))?;
-                    // Soon is better than never for a file that is moved without its log.
+                    // For a file that is moved without its log.
                     self.home.begin_write_back(0, header.len() as u64);
                 }
                 false => self.write_header(&header)?,
@@ -313,8 +315,7 @@ impl Database {
         Ok(())
     }
 
-    /// Whether a recovery that finds home marked still, behind the close, knows that home holds all of the session: the mark says up to
-    /// which transaction all is there, and the log proves that this is the last one.
+    /// A home found marked needs proof: mark and log name the same last transaction.
     fn is_close_proven(&self, live: &LiveDatabase, state: &State) -> Result<bool> {
         let last = live.log.last_tid();
         Ok(live.scheme.facts().all_in_log()
@@ -324,15 +325,14 @@ impl Database {
             && last != Tid(0))
     }
 
-    /// Whether the log has the name of this database's, where a recovery looks first, and which it keeps.
+    /// Whether it lies where a recovery looks first.
     fn is_log_in_place(&self, log: &LogFile) -> Result<bool> {
         Ok(log.path == log_path(&self.path) && log.is_at(&*self.disk, &log.path)?)
     }
 
-    /// The log of the right name, locked for this process, long enough and without records of anyone; created where
-    /// needed. With the newest slot that was there. The caller has EXCLUSIVE on home, which is not marked and has its name: so
-    /// a log that is locked, or that holds what its home needs, is that of another file, which had the name before and was
-    /// renamed, removed or replaced. It is set aside, where `path_of_session` finds it (rule LogFoundBySession).
+    /// The log is locked, long enough, without records. Home is unmarked, under EXCLUSIVE and has
+    /// its name, so a locked or needed log is of an earlier file: it is set aside for
+    /// `path_of_session` (rule LogFoundBySession).
     fn usable_log(&self, block_bytes: u32) -> Result<UsableLog> {
         let path = &log_path(&self.path);
         let what = || format!("cannot open the log {}", path.display());
@@ -344,7 +344,7 @@ impl Database {
             Err(e) => {
                 let refused = e.kind() == std::io::ErrorKind::PermissionDenied;
                 let error = beside::refused(what(), e);
-                // Not needed, nor known: the name is all that is asked of it.
+                // Only its name is wanted.
                 return match refused && self.set_aside(path, None, random()?).is_ok() {
                     true => self.create_log(path, block_bytes, None),
                     false => Err(error),
@@ -360,7 +360,7 @@ impl Database {
             (Err(e), _) => return Err(e),
         };
         if let Some(slot) = newest.as_ref().filter(|slot| busy || slot.live) {
-            // Else every record is home (rule CloseWithoutSlot).
+            // Home has every record (rule CloseWithoutSlot).
             if busy || HomeAndLog::new(self, &log)?.judge(false)? != Pairing::Closed {
                 self.set_aside(path, Some(&log), slot.session)?;
                 if !busy {
@@ -375,7 +375,7 @@ impl Database {
         }
         let is_long_enough = |s: &Slot| s.ring_bytes >= small_ring_bytes(block_bytes) && s.block_bytes == block_bytes;
         if newest.as_ref().is_some_and(is_long_enough) {
-            // It is this database's: one that admits more is shut.
+            // If it admits more users than home, its permissions are narrowed.
             let access = |file: &dyn DiskFile| file.access().context(|| self.what("cannot look at"));
             if access(&*log.file)?.zip(access(&*self.home)?).is_some_and(|(own, homes)| own.admits_more_than(homes)) {
                 beside::open(&*self.disk, path, OpenMode::ReadWrite, &*self.home, what)?;
@@ -384,13 +384,13 @@ impl Database {
         }
         drop(log);
         if newest.is_some() {
-            // With it goes what proves that its session has ended (rule CloseProven).
+            // The proof of its session's end goes with it (rule CloseProven).
             self.sync_home()?;
         }
         self.create_log(path, block_bytes, newest)
     }
 
-    /// A new log in the place of a lost one. Another file that has the name is set aside.
+    /// Another file of that name is set aside.
     fn another_log(&self, block_bytes: u32) -> Result<UsableLog> {
         let path = &log_path(&self.path);
         if self.disk.exists(path).context(|| format!("cannot look for the log {}", path.display()))? {
@@ -399,7 +399,6 @@ impl Database {
         self.create_log(path, block_bytes, None)
     }
 
-    /// Gives the log at `path`, which is another database's, a name of its own.
     fn set_aside(&self, path: &Path, log: Option<&LogFile>, session: u64) -> Result<()> {
         let aside = aside_path(path, session);
         let what = || format!("cannot set the log {} aside as {}", path.display(), aside.display());
@@ -415,7 +414,6 @@ impl Database {
         })
     }
 
-    /// A log for a file that no name leads to.
     fn nameless_log(&self, block_bytes: u32) -> Result<LogFile> {
         let path = log_path(&self.path);
         let file = self.disk.temp_file(&self.path).context(|| format!("cannot create the log {}", path.display()))?;
@@ -433,14 +431,14 @@ impl Database {
                 Ok(UsableLog { log, newest, created: true, noted: None })
             }
             Err(e) => {
-                // A log cut short by a full disk must not stay and hold the last free blocks.
+                // It would hold the last free blocks.
                 let _ = self.disk.remove(path);
                 Err(e)
             }
         }
     }
 
-    /// Removes the log, which nobody else uses and nobody needs any more, if its name was needed for that of another database.
+    /// Acts if its name is wanted for another database's.
     fn remove_aside(&self, live: &LiveDatabase) -> Result<()> {
         let log = live.log.file();
         let what = || format!("cannot remove the log {}", log.path.display());
@@ -453,9 +451,9 @@ impl Database {
     }
 }
 
-/// Where in the ring a session begins that follows one which has used this part of it, and how many bytes before that prove its end (rule
-/// CloseProven): at the beginning, if as much room is there as the one before has used, else behind it. So the blocks of short sessions lie
-/// beside each other and the slots, and reach the device with one request.
+/// The next session's first byte, and the bytes before it that prove the last one's end (rule
+/// CloseProven). At the beginning if there is as much room as that used, else behind it: blocks of
+/// short sessions and slots reach the device in one request.
 fn begin_beside((from, to): (LogOffset, LogOffset), ring_bytes: u64, block_bytes: u64) -> (LogOffset, u64) {
     let end = to.0.next_multiple_of(block_bytes);
     let used = end.saturating_sub(from.0).min(ring_bytes);
@@ -464,8 +462,7 @@ fn begin_beside((from, to): (LogOffset, LogOffset), ring_bytes: u64, block_bytes
     (LogOffset(start), if used == 0 { 0 } else { ring_bytes - room })
 }
 
-/// Takes the locks by which one process has a log to itself; shared, to read it while nobody uses it. `Busy` if somebody
-/// does for longer than `patience`.
+/// The lock is exclusive, or shared to read. `Busy` after `patience`.
 pub fn lock_log(log: &LogFile, kind: LockKind, patience: Duration) -> Result<()> {
     let deadline = Instant::now() + patience;
     while !member::try_alone(log, kind)? {

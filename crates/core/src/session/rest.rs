@@ -1,7 +1,7 @@
-//! A process detaches from a database that its connections leave alone: LIVE → UNMARKED with its connections open.
+//! A process detaches from an idle database: LIVE → UNMARKED with its connections open.
 //!
-//! The last process to detach brings all home and takes the mark off: the file is a plain one again, for any program. The next
-//! transaction that writes attaches anew. A transaction that only reads needs no log then.
+//! The last process to detach brings all home and takes the mark off, so that any program can use
+//! the file. The next writing transaction attaches anew; one that only reads needs no log then.
 
 use std::time::{Duration, Instant};
 
@@ -14,32 +14,30 @@ use crate::disk::locks;
 use crate::log::ring::StreamedImages;
 use crate::shared::member::Member;
 
-/// In the queue for the writer's place. Connections count from 1.
+/// Connections count from 1.
 const RESTER: ConnectionId = ConnectionId(0);
-/// How long a process that attaches or leaves at the same moment is waited for.
+/// Longest wait for a process that attaches or leaves.
 const ADMIN_WAIT: Duration = Duration::from_millis(5);
 
 impl DatabaseState {
-    /// Whether this process has the log of the database in use, and detaches from it while connections are open.
+    /// Whether the process may detach with connections open.
     fn can_rest(&self) -> bool {
         self.phase == Phase::Live && !self.options.sticky && !self.options.concurrent && self.is_unused()
     }
 
-    /// Whether no connection of this process has a transaction.
     fn is_unused(&self) -> bool {
         self.snapshots.is_empty() && self.reserved.is_none() && self.alone.is_none()
     }
 }
 
 impl Database {
-    /// Whether this process is attached, and when it is to be looked at again.
+    /// The time until the next look.
     pub fn attached_for(&self) -> Option<Duration> {
         let inner = self.inner.lock();
         let looked_after = inner.phase == Phase::Live && !inner.options.idle.is_zero();
         looked_after.then(|| inner.options.idle)
     }
 
-    /// A look at `now` at a database that this process is attached to: detaches, where there was no transaction for long enough.
     pub fn rest_if_quiet(&self, now: Instant) -> Result<()> {
         let is_over = {
             let mut inner = self.inner.lock();
@@ -50,7 +48,7 @@ impl Database {
         if is_over { self.rest().map(drop) } else { Ok(()) }
     }
 
-    /// Detaches this process where no connection of it has a transaction; the last process leaves a plain file. Whether it is detached.
+    /// The last process leaves a plain file. True: detached.
     pub fn rest(&self) -> Result<bool> {
         if !self.inner.lock().can_rest() || !self.facts().all_in_log() || self.undecided.lock().is_some() {
             return Ok(self.inner.lock().phase == Phase::Unmarked);
@@ -63,7 +61,7 @@ impl Database {
         rested
     }
 
-    /// The same with the writer's place of this process.
+    /// The caller has the writer's place.
     fn leave_unused(&self) -> Result<bool> {
         let Some(member) = self.member() else { return self.leave_plain() };
         if member.words.is_replaced() {
@@ -77,13 +75,12 @@ impl Database {
                 }
                 left
             }
-            // Behind observers alone nobody would take the mark off.
+            // Read-only processes could not take the mark off.
             Ok(false) if !self.read_only && !member.has_others() => Ok(false),
             Ok(false) => self.leave_to_others(),
             Err(e) => Err(e),
         };
         if !matches!(left, Ok(true)) && !member.observes {
-            // Others may come again, and go.
             self.let_others_in(&member)?;
         }
         match left {
@@ -93,11 +90,10 @@ impl Database {
     }
 
     fn let_others_in(&self, member: &Member) -> Result<()> {
-        // A process that could not take the mark off has given its locks back.
+        // Without a member, its locks are given back.
         if self.member().is_some() { member.not_alone() } else { Ok(()) }
     }
 
-    /// Other processes go on.
     fn leave_to_others(&self) -> Result<bool> {
         let mut writer = self.writer.lock();
         let mut inner = self.inner.lock();
@@ -112,13 +108,13 @@ impl Database {
         Ok(true)
     }
 
-    /// The last process makes home a plain file. Readers that begin meanwhile wait for the removal of the mark, or keep the process attached.
+    /// Readers that begin meanwhile wait, or keep the process attached.
     fn leave_plain(&self) -> Result<bool> {
         self.keep_stock_out()?;
         let mut writer = self.writer.lock();
         let Some(live) = writer.as_mut() else { return Ok(false) };
         match checkpoint::bring_home(self, live) {
-            // Where room is short, it stays attached.
+            // It stays attached.
             Err(e) if e.is_short() => return Ok(false),
             brought => brought?,
         }
@@ -132,7 +128,6 @@ impl Database {
         Ok(true)
     }
 
-    /// Whether the removal of the mark is flushed.
     pub(super) fn ended(&self) -> MarkRemoval {
         let flushes = self.flushes_close.load(std::sync::atomic::Ordering::Relaxed);
         if flushes { MarkRemoval::Durable } else { MarkRemoval::Proven }

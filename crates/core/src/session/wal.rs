@@ -1,13 +1,17 @@
-//! Out of SQLite's WAL mode: what is committed in the WAL goes home, and the file is one with a rollback journal again.
+//! Out of SQLite's WAL mode: the WAL's committed pages go home, and the file gets a rollback
+//! journal again.
 //!
-//! The caller keeps everybody else from the file (rule ModeUnderLock). Each step is durable before the next (rule WalBeforeHome):
+//! The caller keeps all others from the file (rule ModeUnderLock). Each step is durable before the
+//! next (rule WalBeforeHome):
 //!
-//! | step | a crash here leaves |
-//! |---|---|
-//! | index removed, WAL written again and flushed, its name too | a database in WAL mode |
-//! | pages home, flushed | the same: the WAL still has all of them |
-//! | header: rollback journal, a new change counter, the size; flushed | a plain file that has everything, and its WAL beside it, which says the same |
-//! | WAL removed, directory flushed | a plain file |
+//! ```text
+//! step                                                    a crash here leaves
+//! index removed; WAL rewritten, flushed, its name too     a database in WAL mode
+//! pages home, flushed                                     the same: the WAL still has them
+//! header: rollback journal, new change counter and size   a plain file with everything, and its
+//!                                                         WAL beside it, which says the same
+//! WAL removed, directory flushed                          a plain file
+//! ```
 //!
 //! SQLite takes a WAL beside a file for its own, whatever the header says, and so does this.
 
@@ -28,24 +32,22 @@ use crate::disk::{DiskFile, OpenMode};
 use crate::sqlite_format::home::{self, State};
 use crate::sqlite_format::wal::WalHead;
 
-/// Bytes written again at once.
+/// Bytes in one call.
 const CHUNK_BYTES: u64 = 256 << 10;
-/// Pages that no frame names may lie between the end of the file and the end of the database: the one that SQLite locks.
+/// The page that SQLite locks has no frame.
 const GAP_BYTES: u64 = 65536;
 
-/// What is committed in a WAL.
 struct Committed {
-    /// Where the newest image of each page is.
+    /// Position of the newest image.
     images: FxHashMap<u32, u64>,
-    /// Size of the database in pages.
+    /// Pages.
     page_count: u32,
     page_bytes: u32,
     frames: u64,
-    /// Where it ends, in bytes.
+    /// Bytes.
     end: u64,
 }
 
-/// What a scan found.
 enum WalContent {
     Nothing,
     Committed(Committed),
@@ -65,7 +67,7 @@ fn scan(file: &dyn DiskFile, what: &dyn Fn() -> String) -> Result<WalContent> {
     let page_bytes = chain.page_bytes;
     let mut frame = memory::zeros(wal::FRAME_HEAD_BYTES.saturating_add(page_bytes as usize))?;
     let mut at = wal::HEADER_BYTES as u64;
-    // Those of a transaction count when its last one is there.
+    // With its last frame.
     let mut open: Vec<(u32, u64)> = Vec::new();
     let mut all = Committed { images: FxHashMap::default(), page_count: 0, page_bytes, frames: 0, end: 0 };
     while file.read_at(&mut frame, at).context(what)? == frame.len() {
@@ -83,20 +85,18 @@ fn scan(file: &dyn DiskFile, what: &dyn Fn() -> String) -> Result<WalContent> {
     Ok(if all.end == 0 { WalContent::Nothing } else { WalContent::Committed(all) })
 }
 
-/// The names of the WAL and of its index.
 fn names(db: &Database) -> [PathBuf; 2] {
     let mut index = db.path.as_os_str().to_owned();
     index.push(wal::INDEX_SUFFIX);
     [db.wal_path().to_owned(), index.into()]
 }
 
-/// Whether a WAL lies beside the file. What lies beside its name is another's if the file has lost it.
+/// A WAL beside a name that the file lost is another's.
 pub fn is_beside(db: &Database) -> Result<bool> {
     Ok(db.disk.exists(db.wal_path()).context(|| db.what("cannot look for the WAL of"))? && db.has_name()?)
 }
 
-/// Takes the database, of which `state` is what its first bytes say, out of WAL mode, up to the removal of the WAL
-/// ([`discard`]). Answers why it stays in it, if it does: then nothing has happened to it.
+/// Acts up to [`discard`]. Returns the reason if it must stay, unchanged.
 pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     let what = || db.what("cannot take out of WAL mode");
     if !db.has_name()? {
@@ -119,7 +119,7 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     if let Some(why) = contradicts(state, bytes, committed.as_ref()) {
         return Ok(Some(why));
     }
-    // Made anew by whoever needs it. Where it cannot be removed, neither can the WAL.
+    // If the index cannot be removed, neither can the WAL.
     let had_index = match remove(db, &index) {
         Ok(had) => had,
         Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
@@ -155,15 +155,15 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Removes the WAL of a database that [`leave`] took out of WAL mode. A name that is not gone for good may come back
-/// beside a file that has changed since (rule WalBeforeHome).
+/// Follows [`leave`]. A removal that is undone would put the WAL beside a changed file (rule
+/// WalBeforeHome).
 pub fn discard(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the WAL of");
     remove(db, db.wal_path()).context(what)?;
     db.disk.sync_dir_of(db.wal_path()).context(what)
 }
 
-/// Removes a file; false if there is none.
+/// Returns false if there is none.
 fn remove(db: &Database, path: &Path) -> io::Result<bool> {
     match db.disk.remove(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
@@ -171,7 +171,7 @@ fn remove(db: &Database, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Why home and WAL are not to be put together: SQLite says so, too, in its way.
+/// SQLite reports the same.
 fn contradicts(state: &State, bytes: u64, committed: Option<&Committed>) -> Option<String> {
     let page_bytes = u64::from(state.page_bytes);
     match committed {
@@ -187,7 +187,7 @@ fn contradicts(state: &State, bytes: u64, committed: Option<&Committed>) -> Opti
     }
 }
 
-/// What a process that died had written may be in the kernel's cache, clean, and not on the disk, should a flush have failed.
+/// Needed after a dead process's failed flush: the content may be in the cache only.
 fn write_again(file: &dyn DiskFile, end: u64, what: &dyn Fn() -> String) -> Result<()> {
     let mut buf = memory::zeros_of(CHUNK_BYTES.min(end))?;
     let mut at = 0;
@@ -207,7 +207,6 @@ fn bring_home(db: &Database, file: &dyn DiskFile, committed: &Committed, what: &
     let mut image = memory::zeros(committed.page_bytes as usize)?;
     let mut pages: Vec<(u32, u64)> = Vec::new();
     pages.room(committed.images.len())?;
-    // Pages that were cut off later stay where they are.
     pages.extend(
         committed.images.iter().map(|(page, at)| (*page, *at)).filter(|(page, _)| *page <= committed.page_count),
     );
@@ -222,8 +221,8 @@ fn bring_home(db: &Database, file: &dyn DiskFile, committed: &Committed, what: &
     Ok(())
 }
 
-/// The header of a file with a rollback journal. Its counter is new, as after SQLite's own change of the mode, so that
-/// nobody takes a cache for that of this state (rule OneNumberOneState); the size holds for it.
+/// Writes the header of a rollback-journal file, with a new counter, as SQLite changes the mode: no
+/// cache is of this state (rule OneNumberOneState).
 fn put_header(db: &Database, state: &State, page_count: u32, what: &dyn Fn() -> String) -> Result<()> {
     let mut first = [0; at::HEADER_BYTES];
     let got = db.home.read_at(&mut first, 0).context(what)?;

@@ -1,9 +1,8 @@
-//! Images of home that readers of other processes still need: a file beside the log, written by whoever checkpoints.
+//! Images of home for readers of other processes, in a file beside the log.
 //!
-//! Before home's image of a page is overwritten by that of transaction `until`, it is appended here if a snapshot
-//! older than `until` may read it. A reader that finds a page at home looks here first: the entry with the
-//! smallest `until` above its snapshot is the image, and home only where there is none. Nothing here is durable,
-//! and no recovery reads it.
+//! Before a checkpoint overwrites an image that older snapshots may read with that of `until`, it
+//! is appended here. A reader of home uses the entry with the smallest `until` above its snapshot.
+//! Nothing is durable; recovery does not read it.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -22,18 +21,15 @@ use crate::disk::beside;
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::log::file::base;
 
-/// Length of the head of an entry: page number u32, length of the image u32, until u64, crc32c of these u32, zeros.
+/// Page number u32, image length u32, until u64, crc32c of these u32, zeros.
 const HEAD_BYTES: usize = 32;
-/// Entries written with one call, in bytes.
 const RUN_BYTES: usize = 256 << 10;
 
-/// The path of the images kept for a session, which is the same for all that use the `log` (rule LogFoundBySession):
-/// two files may have had the name of the database one after the other, both in use.
+/// By session (rule LogFoundBySession): two files that had one name in turn may both be in use.
 pub fn kept_path(log: &Path, session: u64) -> PathBuf {
     beside::path(&base(log), &format!("{KEPT_SUFFIX}-{session:016x}"))
 }
 
-/// Removes the images kept for a session, if there are any.
 pub fn remove(disk: &dyn Disk, log: &Path, session: u64) -> Result<()> {
     let path = kept_path(log, session);
     beside::remove(disk, &path).context(|| format!("cannot remove the old images {}", path.display()))
@@ -45,11 +41,9 @@ struct Index {
     generation: u64,
     /// Entries up to here are known.
     len: u64,
-    /// Page → until → where the image is.
     pages: FxHashMap<PageNo, BTreeMap<Tid, u64>>,
 }
 
-/// The kept images, as one process knows them.
 pub struct KeptImages {
     disk: Arc<dyn Disk>,
     home: Arc<dyn DiskFile>,
@@ -59,26 +53,21 @@ pub struct KeptImages {
     index: Mutex<Index>,
 }
 
-/// Where an image is.
 struct KeptImage {
-    /// Of the file, when the entry was read.
     generation: u64,
     file: Arc<dyn DiskFile>,
-    /// In bytes.
     at: u64,
 }
 
-/// Entries being written.
 pub struct EntryBatch {
     generation: u64,
-    /// Where the next write goes.
     at: u64,
     buf: Vec<u8>,
     file: Arc<dyn DiskFile>,
 }
 
 impl KeptImages {
-    /// The kept images of a database; with `read_only`, of other processes alone.
+    /// `read_only`: no images of its own.
     pub fn new(
         disk: Arc<dyn Disk>,
         home: Arc<dyn DiskFile>,
@@ -103,20 +92,20 @@ impl KeptImages {
         Ok(file)
     }
 
-    /// Reads bytes of the image of `page` that the snapshot `tid` reads instead of home's, from byte `from` of the image on. The bytes
-    /// read; `None` where nothing is kept of it, which costs no more than a load while nothing is kept at all.
+    /// Reads the image from its byte `from` on; returns the bytes read. `None`: home's counts. One
+    /// load while the file is empty.
     pub fn read(&self, page: PageNo, tid: Tid, from: usize, buf: &mut [u8]) -> Result<Option<usize>> {
         loop {
             let Some(KeptImage { generation, file, at }) = self.find(page, tid)? else { return Ok(None) };
             let read = file.read_at(buf, at + from as u64).context(|| self.what("read"))?;
-            // A checkpoint that began the file afresh has overwritten the image, perhaps while it was read.
+            // Else a checkpoint may have restarted the file during the read.
             if self.words.same_kept(generation) {
                 return Ok(Some(read));
             }
         }
     }
 
-    /// Whether the snapshot `tid` reads `page` here instead of in home.
+    /// Whether the snapshot `tid` reads `page` here, not in home.
     pub fn has(&self, page: PageNo, tid: Tid) -> Result<bool> {
         Ok(self.find(page, tid)?.is_some())
     }
@@ -134,7 +123,6 @@ impl KeptImages {
         Ok(Some(KeptImage { generation: index.generation, file, at }))
     }
 
-    /// Reads the entries that others added.
     fn refresh(&self, index: &mut Index) -> Result<()> {
         loop {
             let (generation, len) = self.words.kept();
@@ -151,7 +139,7 @@ impl KeptImages {
         }
     }
 
-    /// Reads the entries up to byte `len`. False: there is none where one should be.
+    /// False if an entry is missing.
     fn read_entries(&self, index: &mut Index, len: u64) -> Result<bool> {
         if index.len >= len {
             return Ok(true);
@@ -172,13 +160,13 @@ impl KeptImages {
         Ok(true)
     }
 
-    /// The smallest `until` above `tid` among the images of `page`. The caller has the writer's place.
+    /// Whether an image has an `until` above `tid`. The caller has the writer's place.
     pub fn covers(&self, page: PageNo, tid: Tid) -> bool {
         let newer = (std::ops::Bound::Excluded(tid), std::ops::Bound::Unbounded);
         self.index.lock().pages.get(&page).is_some_and(|images| images.range(newer).next().is_some())
     }
 
-    /// Begins to keep images. With `afresh`, nobody needs those there are. The caller has the writer's place.
+    /// `afresh`: the present images are not needed. The caller has the writer's place.
     pub fn begin(&self, afresh: bool) -> Result<EntryBatch> {
         let mut index = self.index.lock();
         let (generation, len) = self.words.kept();
@@ -193,7 +181,6 @@ impl KeptImages {
         Ok(EntryBatch { generation, at, buf: Vec::new(), file })
     }
 
-    /// Adds an image to `run`.
     pub fn add(&self, run: &mut EntryBatch, page: PageNo, until: Tid, image: &[u8]) -> Result<()> {
         let from = run.buf.len();
         run.buf.resize(from + HEAD_BYTES, 0);
@@ -214,7 +201,6 @@ impl KeptImages {
         Ok(())
     }
 
-    /// Lets every process see the images of `run`.
     pub fn finish(&self, mut run: EntryBatch) -> Result<()> {
         self.write(&mut run)?;
         self.words.set_kept(run.generation, run.at);
@@ -229,7 +215,7 @@ mod tests {
     use crate::disk::sim::{SimConfig, SimDisk};
     use std::io;
 
-    /// The file of a reader: before its first read another process acts.
+    /// Acts as another process before a first read.
     struct Overtaken<F> {
         file: Arc<dyn DiskFile>,
         act: Mutex<Option<F>>,
@@ -243,8 +229,8 @@ mod tests {
         }
 
         crate::forward_disk_file!(
-            this => this.file;
-            id, len, write_at, write_durable_at, sync, set_len, reserve, try_lock, unlock, atomic_unit_bytes
+        this => this.file;
+        id, len, write_at, write_durable_at, sync, set_len, reserve, try_lock, unlock, atomic_unit_bytes
         );
     }
 
@@ -264,7 +250,7 @@ mod tests {
             Both { writer: Arc::new(open()), reader: open() }
         }
 
-        /// Keeps images of two pages for the snapshots before `until`.
+        /// For snapshots before `until`.
         fn keep(kept: &KeptImages, afresh: bool, until: u64, pages: [(u32, u8); 2]) {
             let mut run = kept.begin(afresh).unwrap();
             for (page, byte) in pages {
@@ -273,7 +259,7 @@ mod tests {
             kept.finish(run).unwrap();
         }
 
-        /// Before the next read of the reader, a checkpoint begins the file afresh, with `pages`.
+        /// A checkpoint restarts the file before the next read.
         fn overtake(&self, pages: Option<[(u32, u8); 2]>) {
             let (writer, mut index) = (self.writer.clone(), self.reader.index.lock());
             let act = move || match pages {
@@ -329,7 +315,7 @@ mod tests {
         assert_eq!(seen, [Some(50), Some(50), Some(90), Some(90), None]);
         writer.begin(false).unwrap();
         assert!(writer.covers(PageNo(3), Tid(8)) && !writer.covers(PageNo(3), Tid(9)));
-        // Begun afresh, nothing of before is found.
+        // The file has no earlier image.
         let run = writer.begin(true).unwrap();
         writer.finish(run).unwrap();
         assert_eq!(read(&reader, 1), None);

@@ -1,16 +1,16 @@
-//! A process among those that use one log: attaching, its slot, what it announces, its turn to write.
+//! A process among those that use one log: attaching, its slot, its snapshots, its turn to write.
 //!
-//! Locks on bytes of the log's block 0 (they die with their process, and say nothing about the bytes):
+//! Locks on bytes of the log's block 0, which end with their process:
 //!
 //! | byte | held |
 //! |---|---|
-//! | 0 ATTACH | shared by every attached process; exclusive by one that found itself alone |
+//! | 0 ATTACH | shared by every attached process; exclusive by one that is alone |
 //! | 1 ADMIN | exclusive while a process attaches or leaves |
-//! | 2 + n | exclusive by the process in slot n: whoever gets it knows that process dead |
+//! | 2 + n | exclusive by the process in slot n: a process that gets it knows that one dead |
 //! | 2^32 + TID | shared by an observer that reads the snapshot TID |
 //!
-//! An observer is a process that may read the log and not write it: it has no slot, stores no shared word, and says what it
-//! reads with locks (rule AnnounceThenLook).
+//! An observer cannot write the log: without slot or words, it announces snapshots with locks (rule
+//! AnnounceThenLook).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -31,23 +31,24 @@ use crate::disk::{Disk, DiskFile, LockKind};
 use crate::log::file::{LogCursor, LogFile};
 use crate::log::slot::Slot;
 
-/// Another process that wrote so long ago still counts as one that writes.
+/// Another process counts as a writer for this long.
 const BESIDE: Duration = Duration::from_millis(20);
 
-/// So often at most is it seen whether the process that held PENDING still does.
+/// Time between two checks of the holder of PENDING.
 const PENDING_EVERY: Duration = Duration::from_millis(100);
 
-/// Takes every lock byte of a log, to use it alone; shared, to read it while nobody uses it. False if somebody does.
+/// Takes all lock bytes: exclusive to use the log alone, shared to read it unused. False if another
+/// process has one.
 pub fn try_alone(log: &LogFile, kind: LockKind) -> Result<bool> {
     log.file.try_lock(ATTACH, BYTES, kind).context(|| format!("cannot lock the log {}", log.path.display()))
 }
 
-/// Gives every lock byte back.
 pub fn give_back(log: &LogFile) -> Result<()> {
     log.file.unlock(ATTACH, BYTES).context(|| format!("cannot unlock the log {}", log.path.display()))
 }
 
-/// Keeps others from attaching and leaving; `Busy` if somebody else does that for longer than `wait`.
+/// Keeps others from attaching and leaving; `Busy` if another process has ADMIN for longer than
+/// `wait`.
 pub fn admin(log: &LogFile, wait: Duration) -> Result<()> {
     lock_within(log, ADMIN, LockKind::Exclusive, wait)
 }
@@ -71,86 +72,67 @@ fn in_use(log: &LogFile, why: &str) -> Error {
     Error::Busy(format!("another process has this database open {why} (log {})", log.path.display()))
 }
 
-/// Ends what [`admin`] began.
 pub fn end_admin(log: &LogFile) -> Result<()> {
     log.file.unlock(ADMIN, 1).context(|| format!("cannot unlock the log {}", log.path.display()))
 }
 
-/// The byte of a snapshot that an observer reads.
 fn observed(tid: Tid) -> u64 {
     OBSERVED.saturating_add(tid.0)
 }
 
-/// Which word announces which snapshot of this process.
 #[derive(Default)]
 struct Announced {
     own: [Option<Tid>; PINS],
-    /// Snapshots that found no word of their own.
     others: Vec<Tid>,
 }
 
-/// This process's turn.
 struct Local {
-    /// Write transactions that are under way, and a take-over.
     in_flight: usize,
-    /// The place was had after another process, and the writer's state is not in order yet: nobody else goes on (rule
-    /// OneWriter).
+    /// The place came from another process: no thread goes on until the writer's state is in order
+    /// (rule OneWriter).
     settling: bool,
-    /// How often the turn had passed when the writer's state was in order last.
+    /// The count of turns when the writer's state was last in order.
     seen_turns: u64,
-    /// When this process last began after another.
     since: Instant,
-    /// When another process was found to have had the turn last.
+    /// When another process last had the turn.
     others_at: Option<Instant>,
-    /// When PENDING was asked for last, on the clock of all processes.
+    /// When PENDING was last asked for, on the shared clock.
     pending_at_us: u64,
-    /// A dead process whose lock byte is held until it is taken over.
     dead: Option<usize>,
-    /// This process has another log: no turn begins here.
+    /// This process has moved to another log: no turn begins here.
     is_over: bool,
 }
 
-/// How [`Member::take`] went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeResult {
-    /// It is ours, and nobody had it between.
+    /// Ours, without another between.
     Again,
-    /// It is ours; somebody else may have written.
+    /// Ours; another may have written.
     Anew,
-    /// It is ours; this process died while it wrote.
+    /// Ours; it died while writing.
     FromDead(usize),
-    /// Not in time.
     Not,
 }
 
-/// What a process uses besides the log.
 pub struct MemberFiles {
-    /// Where the kept images lie.
     pub disk: Arc<dyn Disk>,
-    /// The database file.
     pub home: Arc<dyn DiskFile>,
-    /// It cannot be written by this process.
+    /// This process cannot write it.
     pub read_only: bool,
 }
 
-/// This process, attached.
 pub struct Member {
-    /// What all share.
     pub words: ProcessWords,
-    /// The slot of this process; an observer has that of none.
+    /// An observer has none.
     pub me: usize,
-    /// Whether this process may only read the log.
+    /// This process can only read the log.
     pub observes: bool,
-    /// The log; its locks are this process's.
     pub log: LogFile,
-    /// Where this process is in the log.
     pub tail: Mutex<Tail>,
-    /// Images that others overwrote in home.
     pub kept: KeptImages,
-    /// The sequence of [`Tail`]'s slot, to look at without a lock: each snapshot does.
+    /// The sequence of [`Tail`]'s slot, read without a lock by each snapshot.
     pub generation: AtomicU64,
     announced: Mutex<Announced>,
-    /// Threads that wait for a flush.
     awaiting: AtomicUsize,
     local: Mutex<Local>,
     idle: Condvar,
@@ -185,10 +167,9 @@ impl Member {
         }
     }
 
-    /// The first process: it has every lock byte, and the records up to `tail` are durable. Afterwards others may join. `due`: what a
-    /// recovery has left to do. If `in_flight` transactions are under way, it has the writer's place from the start (rule
-    /// OneWriter), and as many calls of [`Member::leave`] end that.
-    /// `None`, and this process stays alone, where memory cannot be shared.
+    /// The first process: it has all lock bytes, with records durable up to `tail`. `due` is left
+    /// by a recovery. With `in_flight` transactions it has the writer's place (rule OneWriter);
+    /// each ends with [`Member::leave`]. `None`, still alone: memory cannot be shared.
     pub fn found(
         files: MemberFiles,
         log: LogFile,
@@ -220,7 +201,8 @@ impl Member {
         Ok(Some(Arc::new(member)))
     }
 
-    /// Joins the processes that use the log, to write if `psow` says what this process asks for. The caller has ADMIN, and is not alone.
+    /// Joins the log's processes, to write if `psow` is given. The caller has ADMIN, and is not
+    /// alone.
     pub fn join(files: MemberFiles, log: LogFile, session: u64, psow: Option<bool>) -> Result<Arc<Member>> {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
@@ -229,7 +211,7 @@ impl Member {
             return Err(busy("and shares it with none"));
         }
         let (words, slot) = Self::look(&log, session, psow)?;
-        // The slot of a process that died in its turn, or while it flushed, is left for whoever takes over.
+        // The slot of a process that died in its turn or flush is left to the take-over.
         let mut free = 0..PROCESSES;
         let me = loop {
             let Some(n) = free.next() else { return Err(busy("in as many places as there may be")) };
@@ -245,8 +227,8 @@ impl Member {
         Ok(Arc::new(Member::new(files, log, words, me, Tail::nowhere(slot))))
     }
 
-    /// Observes the processes that use the log, which this one may not write. `None` if the file is not in use any more.
-    /// `is_marked` says whether home still has the mark of `session`.
+    /// Observes a log that this process may not write. `None`: no longer in use. `is_marked`: home
+    /// has the mark of `session`.
     pub fn observe(
         files: MemberFiles,
         log: LogFile,
@@ -257,7 +239,7 @@ impl Member {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
         lock_within(&log, ATTACH, LockKind::Shared, Duration::from_millis(busy_ms))?;
-        // From here on nobody takes the mark off.
+        // Now no process takes the mark off.
         let is_used = log.file.conflicts(SLOTS, PROCESSES as u64, LockKind::Shared).context(what)?;
         if !is_used || !is_marked()? {
             log.file.unlock(ATTACH, 1).context(what)?;
@@ -267,7 +249,6 @@ impl Member {
         Ok(Some(Arc::new(Member::new(files, log, words, PROCESSES, Tail::nowhere(slot)))))
     }
 
-    /// The words, which must be those of `session`, and the slot that is in use.
     fn look(log: &LogFile, session: u64, psow: Option<bool>) -> Result<(ProcessWords, Slot)> {
         let path = log.path.display();
         let busy = |why: &str| in_use(log, why);
@@ -299,7 +280,7 @@ impl Member {
         Ok((words, slot))
     }
 
-    /// This process is at `cursor` in the log, behind `slot`, which is durable.
+    /// This process is behind `slot`, which is durable.
     pub fn note(&self, slot: &Slot, cursor: &LogCursor) {
         let mut tail = self.tail.lock();
         debug_assert!(slot.sequence >= tail.slot.sequence, "rule SlotBeforeReuse: slots are told in order");
@@ -316,13 +297,13 @@ impl Member {
         Turns { words: &self.words, me: self.me }
     }
 
-    /// Whether this process is the only one. If so, no other can attach until [`Member::not_alone`]. The caller
-    /// has ADMIN.
+    /// If this is the only process, none can attach until [`Member::not_alone`]. The caller has
+    /// ADMIN.
     pub fn is_alone(&self) -> Result<bool> {
         try_alone(&self.log, LockKind::Exclusive)
     }
 
-    /// After [`Member::is_alone`] said so: others may come again. ADMIN ends, too.
+    /// Lets others in after [`Member::is_alone`], and gives ADMIN back.
     pub fn not_alone(&self) -> Result<()> {
         let what = || format!("cannot unlock the log {}", self.log.path.display());
         let file = &self.log.file;
@@ -337,7 +318,7 @@ impl Member {
         file.unlock(ADMIN, 1).context(what)
     }
 
-    /// Leaves: others go on, or a recovery follows. Every lock goes.
+    /// Gives back every lock.
     pub fn leave_for_good(&self) -> Result<()> {
         if self.observes {
             let what = || format!("cannot unlock the log {}", self.log.path.display());
@@ -348,7 +329,7 @@ impl Member {
         give_back(&self.log)
     }
 
-    /// Announces a snapshot; false if home may have left it: then nothing is announced.
+    /// False, and not announced, if home may have left it.
     pub fn announce(&self, tid: Tid) -> Result<bool> {
         if self.observes {
             let what = || format!("cannot lock the log {}", self.log.path.display());
@@ -365,7 +346,7 @@ impl Member {
         Ok(false)
     }
 
-    /// Announces a snapshot that nobody can take away now. Not for an observer.
+    /// Announces a snapshot that no checkpoint can overtake now. Not for an observer.
     pub fn announce_unseen(&self, tid: Tid) {
         let mut announced = self.announced.lock();
         if let Some(n) = announced.own.iter().position(Option::is_none) {
@@ -379,7 +360,6 @@ impl Member {
         }
     }
 
-    /// The snapshot is not needed any more.
     pub fn withdraw(&self, tid: Tid) -> Result<()> {
         if self.observes {
             let what = || format!("cannot unlock the log {}", self.log.path.display());
@@ -398,8 +378,7 @@ impl Member {
         Ok(())
     }
 
-    /// What the living among the other processes read, one for each that is attached. The slots of dead ones
-    /// that still announce something are cleared.
+    /// One item per living process; clears slots of dead ones that announce a snapshot.
     pub fn pins_of_others(&self) -> Result<Vec<Pins>> {
         let mut all = Vec::new();
         let busy_owner = self.words.busy_owner();
@@ -417,13 +396,12 @@ impl Member {
         Ok(all)
     }
 
-    /// Whether another process that may write uses the log. One that is dead may be taken for one.
+    /// Whether another process that may write, perhaps dead, uses the log.
     pub fn has_others(&self) -> bool {
         (0..PROCESSES).any(|process| process != self.me && self.words.is_used(process))
     }
 
-    /// The oldest snapshot that observers read. Those that begin from here on look at the floor afterwards (rule
-    /// AnnounceThenLook).
+    /// Observers that begin later look at the floor afterwards (rule AnnounceThenLook).
     fn oldest_observed(&self) -> Result<Option<Tid>> {
         let what = || format!("cannot lock the log {}", self.log.path.display());
         let any = |from: u64, until: u64| {
@@ -443,7 +421,7 @@ impl Member {
         Ok(Some(Tid(from)))
     }
 
-    /// Whether another process, which lives, lets nobody begin to read. What was announced before is seen by it.
+    /// Whether a living process lets no other begin to read. It sees snapshots announced before.
     pub fn is_shut_out(&self) -> Result<bool> {
         if self.words.is_replaced() {
             return Ok(true);
@@ -458,7 +436,6 @@ impl Member {
         }
     }
 
-    /// Whether another process is dead.
     pub fn is_dead(&self, process: usize) -> Result<bool> {
         let dead = self.lock_dead(process)?;
         if dead {
@@ -484,24 +461,23 @@ impl Member {
         self.log.file.unlock(SLOTS + process as u64, 1).context(what)
     }
 
-    /// Whether another process is writing.
     pub fn others_write(&self) -> bool {
         self.turns().is_taken_by_another()
     }
 
-    /// Whether another process that is alive has been writing for so long.
+    /// Whether a living process has been writing for `kept`.
     pub fn others_keep(&self, kept: Duration) -> Result<bool> {
         self.turns().kept_by_another(kept).map_or(Ok(false), |process| Ok(!self.is_dead(process)?))
     }
 
-    /// Takes the writer's place among the processes: firmly, for a transaction that [`Member::leave`] ends, or as a
-    /// lease; not from a process that has had it for `kept`. After `FromDead`, also of a lease, the caller takes over and then calls [`Member::settle`] and
-    /// [`Member::leave`], after a firm `Anew` just these.
+    /// `firm`: for a transaction, which [`Member::leave`] ends; else a lease. Does not wait for a
+    /// process that has the place for `kept`. After `FromDead`, also of a lease, the caller takes
+    /// over and calls [`Member::settle`] and [`Member::leave`]; after a firm `Anew` just these.
     pub fn take(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<TakeResult> {
-        // A thread that waits for the turn of another process has it.
+        // A thread that waits for another process's turn holds it.
         let local = self.local.try_lock().or_else(|| self.local.try_lock_until(deadline.at()));
         let Some(mut local) = local else { return Ok(TakeResult::Not) };
-        // More of ours, unless it is not in order yet, or others have waited long enough.
+        // Joins our turn if it is in order and others have not waited too long.
         while local.settling || (firm && local.in_flight > 0 && self.turns().should_pass_on(local.since)) {
             if local.is_over {
                 break;
@@ -545,14 +521,14 @@ impl Member {
         Ok(taken)
     }
 
-    /// Joins the turn that this process has, if it is in order: what is done in it does not wait for others that wait for the turn, as a
-    /// transaction does. [`Member::leave`] ends it.
+    /// Unlike a transaction, it joins while others wait for the turn. [`Member::leave`] ends it.
     pub fn join_turn(&self) -> bool {
         let joined = self.local.try_lock().filter(|local| local.in_flight > 0 && !local.settling && !local.is_over);
         joined.map(|mut local| local.in_flight += 1).is_some()
     }
 
-    /// This process gives the turn away and goes on with another log. The number of transactions that are under way, which go on there.
+    /// This process goes on with another log, and with the transactions under way, whose number is
+    /// returned.
     pub fn move_turn(&self) -> usize {
         let mut local = self.local.lock();
         local.is_over = true;
@@ -565,7 +541,7 @@ impl Member {
         dead.take().map_or(Ok(()), |process| self.unlock_dead(process))
     }
 
-    /// The writer's state is in order: everything visible is known here.
+    /// The writer's state is in order: all that is visible is known here.
     pub fn settle(&self) -> Result<()> {
         let mut local = self.local.lock();
         local.seen_turns = self.words.turns().load(SeqCst);
@@ -580,7 +556,7 @@ impl Member {
         self.forget_dead(&mut local.dead)
     }
 
-    /// Whether it is time to see that a process holds PENDING (rule StockKeptOut).
+    /// Whether it is time to look for a holder of PENDING (rule StockKeptOut).
     pub fn should_hold_pending(&self) -> bool {
         self.pending_due.load(Relaxed) && self.pending_due.swap(false, Relaxed)
     }
@@ -590,7 +566,7 @@ impl Member {
         self.idle.notify_all();
     }
 
-    /// Taking over from a dead process failed: the place is that process's again.
+    /// The take-over failed: the place is the dead process's again.
     pub fn unsettle(&self, process: usize) -> Result<()> {
         let mut local = self.local.lock();
         local.in_flight = 0;
@@ -600,8 +576,8 @@ impl Member {
         self.forget_dead(&mut local.dead)
     }
 
-    /// A transaction is over. With `release`, everything published is written, so the place may go to others; it goes
-    /// to the next that waits if `pass_on`, or if this process has had its slice.
+    /// A transaction is over. `release`: all published is written, so the place may go to others;
+    /// one that waits gets it with `pass_on`, or after our slice.
     pub fn leave(&self, release: bool, pass_on: bool) {
         let mut local = self.local.lock();
         self.end_settling(&mut local);
@@ -614,7 +590,7 @@ impl Member {
         }
     }
 
-    /// Whether others write beside this process: then the turn goes on before the flush, which one does for all.
+    /// Others write too: the turn is passed before the flush, which one does for all.
     pub fn shares_flushes(&self) -> bool {
         let recently = |at: Instant| at.elapsed() < BESIDE;
         self.turns().others_wait()
@@ -622,15 +598,15 @@ impl Member {
             || self.local.lock().others_at.is_some_and(recently)
     }
 
-    /// A snapshot that was pinned under a lease ends without a write.
+    /// The snapshot ends without a write.
     pub fn end_lease(&self) {
-        // Who has it waits for a turn: the lease was lost.
+        // Its holder waits for a turn: the lease was lost.
         if self.local.try_lock().is_some_and(|local| local.in_flight == 0) {
             self.turns().end_lease();
         }
     }
 
-    /// A thread of this process waits for a flush, or does not any more.
+    /// Whether a thread waits for a flush, or no longer does.
     pub fn awaits(&self, waits: bool) {
         if self.observes {
             return;
@@ -643,13 +619,12 @@ impl Member {
         }
     }
 
-    /// Whether it is yet to be decided what a dead process left, or to be seen what was written.
+    /// A process, perhaps dead, is within a transaction, or a written one is hidden.
     pub fn is_undecided(&self) -> bool {
         let is_hidden = || self.words.written() > self.words.visible() && !self.words.ship().is_away();
         self.words.busy_owner().is_some() || is_hidden()
     }
 
-    /// Whether a write transaction of this process is under way.
     #[cfg(test)]
     pub fn is_busy(&self) -> bool {
         self.local.lock().in_flight > 0

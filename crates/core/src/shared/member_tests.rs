@@ -1,4 +1,4 @@
-//! Threads of two processes that take turns: the writer's state is in order before any of them goes on.
+//! No thread goes on before the writer's state is in order.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use crate::log::file::LogFile;
 use crate::log::ring::Log;
 use crate::log::slot::Slot;
 
-/// Two processes on one log.
 fn two() -> [Arc<Member>; 2] {
     let disk = SimDisk::new(SimConfig::default());
     let (home, log) = (Path::new("/db"), Path::new("/db-onewrite"));
@@ -70,7 +69,7 @@ fn nobody_goes_on_while_what_others_wrote_is_not_in_order() {
     assert!(!member.is_busy());
 }
 
-/// What a commit does in its own turn does not wait for those that wait for that turn to end: neither would ever go on.
+/// A commit that waited for those that wait for its turn would wait for ever.
 #[test]
 fn a_turn_is_joined_though_others_wait_for_it() {
     let [other, member] = two();
@@ -82,7 +81,6 @@ fn a_turn_is_joined_though_others_wait_for_it() {
     member.settle().unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| other.take(true, &far.into(), None).unwrap());
-        // Once the slice is over, no transaction begins in it.
         while member.take(true, &soon(1), None).unwrap() == TakeResult::Again {
             member.leave(true, false);
         }
@@ -94,7 +92,7 @@ fn a_turn_is_joined_though_others_wait_for_it() {
     assert!(!member.join_turn());
 }
 
-/// One thread of a process waits for its slice to be over, another enters meanwhile.
+/// One waits for the end of its slice, another enters meanwhile.
 #[test]
 fn threads_that_let_another_process_go_first_wait_for_what_it_wrote() {
     let members = two();

@@ -1,28 +1,28 @@
-//! Every interleaving of a reader and a process that commits and checkpoints, on the real words: what the simulated
-//! disk cannot reach, for between two words there is no disk call.
+//! Every interleaving of a reader with a checkpointing process, on the real words: the simulated
+//! disk has no call between two words.
 
 use super::words::{ProcessWords, SnapshotCell};
 use crate::base::types::Tid;
 
-/// Home's one page, and what was kept of it: (until, the state it is of).
+/// One page, and its kept images: (until, state).
 struct World {
     words: ProcessWords,
     home: u64,
     kept: Vec<(u64, u64)>,
 }
 
-/// Which safeguard is left out.
+/// The missing safeguard.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
     Floor,
     Kept,
     Epoch,
-    /// The floor is raised after the look at what is announced.
+    /// The floor is raised after the look at the pins.
     Order,
 }
 
-/// Follows the log, announces, looks at the floor, reads home as `Database::read_page` does.
+/// Follows, announces, looks at the floor, reads as `Database::read_page` does.
 #[derive(Default)]
 struct Reader {
     at: usize,
@@ -50,7 +50,7 @@ impl Reader {
             }
             6 => self.read = self.found.unwrap_or(w.home),
             7 if !w.words.same_epoch(self.epoch) => self.at = 3,
-            // Home may have what came before: then the page table has the rest. Never what came after.
+            // An older state is right, for the page table has the rest.
             8 if self.read > self.snapshot => {
                 return Err(format!("snapshot {} reads the image of {}", self.snapshot, self.read));
             }
@@ -65,7 +65,7 @@ impl Reader {
     }
 }
 
-/// Commits 1, brings it home, commits 2, brings that home.
+/// Commits 1, brings it home, the same with 2.
 #[derive(Default)]
 struct Writer {
     at: usize,
@@ -98,8 +98,7 @@ impl Writer {
     }
 }
 
-/// Runs one schedule: who makes each step, first as in `path`, then the writer as long as it can. Each choice that
-/// there was is in `path` afterwards.
+/// `path` picks the first steps, then the writer runs; it has all choices afterwards.
 fn run(words: &ProcessWords, path: &mut Vec<bool>, without: Without) -> Result<(), String> {
     words.set_committing(&[0; 8]);
     words.set_home_floor(Tid(0));
@@ -127,7 +126,6 @@ fn run(words: &ProcessWords, path: &mut Vec<bool>, without: Without) -> Result<(
     Ok(())
 }
 
-/// Runs every schedule, until one shows a violation.
 fn first_violation(without: Without) -> Option<String> {
     let words = ProcessWords::new(std::sync::Arc::default());
     words.found(1, false, 1, Tid(0));
@@ -137,7 +135,6 @@ fn first_violation(without: Without) -> Option<String> {
         if let Err(violation) = run(&words, &mut path, without) {
             return Some(violation);
         }
-        // The last choice that can still be made otherwise.
         while path.pop_if(|reads| *reads).is_some() {}
         *path.last_mut()? = true;
     }

@@ -1,26 +1,25 @@
-//! Every state that committers, the shipper and a rival for the store can reach, on the real words: what is acknowledged or
-//! shown is in the store, as far as it counts there, and on the medium here.
+//! Every state of committers, the shipper and a rival: acknowledged or shown transactions are
+//! durable, and in the store where it counts.
 
 use std::collections::HashSet;
 
 use super::words::{Committing, ProcessWords, Ship};
 use crate::base::types::Tid;
 
-/// Which safeguard is left out.
+/// The missing safeguard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// Readers see what the store has.
+    /// Readers see shipped transactions alone.
     Bound,
-    /// Who owns the store is read again behind each batch.
+    /// The owner is read again after each batch.
     CheckBehind,
-    /// What was pinned before the batch is what was shipped.
+    /// Pinned before the batch.
     TargetFirst,
-    /// What is shipped is on the medium.
+    /// Shipped transactions are durable here.
     Flushed,
 }
 
-/// Where the shipper is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Shipper {
     Idle,
@@ -30,7 +29,6 @@ enum Shipper {
     Ended,
 }
 
-/// Where a committer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Committer {
     Outside,
@@ -43,7 +41,7 @@ enum Committer {
 struct World {
     words: Committing,
     medium: u64,
-    /// What whoever owns the store goes on from.
+    /// Base of the owner's next batch.
     store: u64,
     is_owner: bool,
     failures: u8,
@@ -65,7 +63,7 @@ impl World {
         self.committers[n] = match self.committers[n] {
             Committer::Outside => {
                 let tid = words.written().0 + 1;
-                // Of three, one does not wait for the medium here.
+                // One of three does not wait for the medium.
                 if n > 0 {
                     words.raise_wanted(Tid(tid));
                 }
@@ -82,7 +80,7 @@ impl World {
                 self.acknowledged = self.acknowledged.max(tid);
                 Committer::Done
             }
-            // One that waits in vain fails.
+            // It waits in vain.
             Committer::Flushed(_) if words.ship() == Ship::Fenced => Committer::Done,
             other => other,
         };
@@ -96,7 +94,7 @@ impl World {
         self.shipper = match (self.shipper, to_ship) {
             (Shipper::Idle, Some(tid)) => Shipper::Pinned(tid.0),
             (Shipper::Pinned(tid), _) => {
-                // One that comes behind the rival's is not part of the history.
+                // Behind the rival's, it is no part of the history.
                 if self.is_owner {
                     self.store = self.store.max(tid);
                 }
@@ -134,7 +132,7 @@ impl World {
         go(&|world| world.ships(words, without));
         go(&|world| world.is_owner = false);
         if let (Shipper::Pinned(_), 0) = (self.shipper, self.failures) {
-            // The store is away; or it has the batch, and its answer is lost.
+            // The store is away, or only its answer is lost.
             for arrives in [false, true] {
                 go(&|world| {
                     if arrives {
@@ -149,7 +147,6 @@ impl World {
     }
 }
 
-/// Explores every state; what is wrong with one of them, and how many there were.
 fn explore(without: Without) -> (Option<String>, usize) {
     let words = ProcessWords::new(std::sync::Arc::default());
     words.found(1, false, 1, Tid(0));

@@ -1,34 +1,32 @@
-//! Where a process is in the log that it follows.
+//! A process's position in the followed log.
 
 use crate::log::file::LogCursor;
 use crate::log::slot::Slot;
 
-/// How far the log is followed.
+/// How far to follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// What readers may see.
+    /// Up to the state that readers see.
     Visible,
-    /// All that is written: what the next transaction builds on.
+    /// All that is written: the next transaction's base.
     Written,
-    /// All that is written and on the medium: what the shipper sends.
+    /// All that is written and flushed: the shipper's.
     Flushed,
 }
 
-/// Where a process is in the log.
 pub struct Tail {
-    /// The newest slot it has seen.
+    /// The newest seen.
     pub slot: Slot,
-    /// Behind the last record it has, which made the newest state it knows.
+    /// Behind the last record known.
     pub cursor: LogCursor,
 }
 
 impl Tail {
-    /// At the start of the records behind `slot`.
     pub fn at(slot: Slot) -> Tail {
         Tail { cursor: LogCursor::at(&slot), slot }
     }
 
-    /// Before everything: what `slot` says is yet to be learnt.
+    /// `slot` is yet to be applied.
     pub fn nowhere(slot: Slot) -> Tail {
         let mut tail = Tail::at(slot);
         tail.slot.sequence = 0;

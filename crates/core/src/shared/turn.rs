@@ -9,10 +9,10 @@
 //!  LEASED(q), BUSY(q)   BUSY(q), which takes over
 //! ```
 //!
-//! The word says LEASED only while everything published is written, whole in the kernel's cache, and nothing else is in
-//! flight. So a leased place may be taken by anybody, its owner dead or alive; the lease is courtesy: its owner goes on
-//! with one compare-and-swap and nothing to catch up with, and a snapshot it has just pinned does not go
-//! stale before its first write. A busy place is taken from the dead alone (rule OneWriter).
+//! LEASED means that all published is written whole to the kernel's cache and nothing is in flight,
+//! so any process may take the place, its owner dead or alive. The lease is a courtesy: its owner
+//! enters with one compare-and-swap, and its new snapshot does not go stale before the first write.
+//! A busy place is taken from the dead alone (rule OneWriter).
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -22,27 +22,25 @@ use crate::base::deadline::Deadline;
 use crate::base::error::Result;
 use crate::disk::system;
 
-/// How long a lease that is not used is left alone.
+/// An unused lease is left alone this long.
 const GRACE_US: u64 = 1000;
-/// The same for one under which a snapshot was pinned to be written on: its thread may be kept from its processor.
+/// A lease for a snapshot to be written on is left alone longer: its thread may lack a processor.
 const SNAPSHOT_GRACE_US: u64 = 20_000;
-/// How long a process goes on while others wait.
+/// A process goes on this long while others wait.
 const SLICE: Duration = Duration::from_millis(2);
-/// How often a waiter looks whether the lease is old, or its owner dead.
 const POLL: Duration = Duration::from_millis(1);
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
 
 const STAMP_BITS: u32 = 48;
 const STAMP_MAX: u64 = (1 << STAMP_BITS) - 1;
 const BUSY: u64 = 1 << STAMP_BITS;
-/// Busy, and not decided yet what a dead process left.
+/// Busy, a dead process's transaction undecided.
 const TAKES_OVER: u64 = BUSY << 1;
 const OWNER_BITS: u32 = 56;
 
-/// Leased for a snapshot that will probably be written on.
+/// Leased for a snapshot to be written on.
 const FOR_SNAPSHOT: u64 = BUSY << 2;
 
-/// What the word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TurnWord {
     owner: usize,
@@ -58,17 +56,15 @@ impl TurnWord {
         TurnWord { owner, busy: word & BUSY != 0, for_snapshot, stamp_us: word & STAMP_MAX }
     }
 
-    /// The word of a process that takes the place, firmly or for a snapshot.
     fn taken(owner: usize, firm: bool) -> u64 {
         TurnWord::word(owner, firm) | if firm { 0 } else { FOR_SNAPSHOT }
     }
 
-    /// The word of a process that does not come back soon: its lease is old already.
+    /// The process will not return soon: its lease is already old.
     fn free(owner: usize) -> u64 {
         ((owner as u64) << OWNER_BITS) | (now_us().wrapping_sub(2 * GRACE_US) & STAMP_MAX)
     }
 
-    /// How long ago it was taken or given back.
     fn age(&self) -> Duration {
         Duration::from_micros(now_us().wrapping_sub(self.stamp_us) & STAMP_MAX)
     }
@@ -82,65 +78,60 @@ impl TurnWord {
     }
 }
 
-/// The clock of all processes in microseconds, as far as a stamp goes.
+/// The clock of all processes in microseconds, modulo the stamp's width.
 pub fn now_us() -> u64 {
     system::clock_us() & STAMP_MAX
 }
 
 impl ProcessWords {
-    /// The process that is in the midst of a transaction, dead or alive.
+    /// The process within a transaction, dead or alive.
     pub fn busy_owner(&self) -> Option<usize> {
         let place = TurnWord::of(self.turn().load(SeqCst));
         place.busy.then_some(place.owner)
     }
 
-    /// Whether somebody is taking over from a dead process.
+    /// Whether a process takes over from a dead one.
     pub fn takes_over(&self) -> bool {
         self.turn().load(SeqCst) & TAKES_OVER != 0
     }
 }
 
-/// How the place was had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It is ours.
     Ours,
-    /// It is ours; this process was the owner and died in the midst of something.
+    /// Ours; it died within a transaction.
     OfTheDead(usize),
-    /// It was not to be had in time.
+    /// Not in time.
     Theirs,
 }
 
-/// What a process needs to take turns. The caller lets one thread at a time in.
+/// The caller lets one thread at a time in.
 pub struct Turns<'a> {
-    /// The words.
     pub words: &'a ProcessWords,
-    /// The number of this process.
     pub me: usize,
 }
 
 impl Turns<'_> {
-    /// Begins with the place taken by this process if it `writes`, else leased to it; the words were just begun.
+    /// The words are new: the place is busy if this process `writes`, else leased to it.
     pub fn found(&self, writes: bool) {
         self.words.turns().fetch_add(1, SeqCst);
         self.words.turn().store(TurnWord::word(self.me, writes), SeqCst);
     }
 
-    /// Whether the place is taken for good, by another process.
     pub fn is_taken_by_another(&self) -> bool {
         let place = TurnWord::of(self.words.turn().load(SeqCst));
         place.busy && place.owner != self.me
     }
 
-    /// The other process that has had the place for good for so long, if there is one.
+    /// The other process that has it busy for `kept`, if any.
     pub fn kept_by_another(&self, kept: Duration) -> Option<usize> {
         let place = TurnWord::of(self.words.turn().load(SeqCst));
         (place.busy && place.owner != self.me && place.age() >= kept).then_some(place.owner)
     }
 
-    /// Takes the place: for good if `firm`, else as a lease. A place that is leased is had at the `deadline` at the
-    /// latest; one that a process has had for `kept` is not waited for. `is_dead` tells whether a process is dead, and if so keeps anybody else from saying the same of it until
-    /// the next call of this kind.
+    /// Takes the place, busy if `firm`, else leased. A lease is taken at the `deadline` at the
+    /// latest; a process that is busy for `kept` is not waited for. `is_dead` keeps others from
+    /// judging the same dead process until its next call.
     pub fn take(
         &self,
         firm: bool,
@@ -157,7 +148,7 @@ impl Turns<'_> {
             let word = self.words.turn().load(SeqCst);
             let place = TurnWord::of(word);
             if place.owner == self.me {
-                // Busy and ours: what is in flight of ours keeps it, and this is more of it.
+                // Ours: this joins our transactions in flight.
                 if !place.busy || firm {
                     let ours = TurnWord::taken(self.me, firm || place.busy);
                     if self.swap(word, ours) {
@@ -184,7 +175,7 @@ impl Turns<'_> {
                 }
                 nap = POLL.min(Duration::from_micros(place.grace_us().saturating_sub(age_us).max(50)));
             } else if over || looked.is_none_or(|at| now - at >= LOOK_FOR_DEAD) {
-                // At once only if there is no time to wait: a system call per wait, not per look.
+                // At once without time to wait: a system call per wait, not per look.
                 if (over || looked.is_some()) && is_dead(place.owner)? {
                     if self.swap(word, TurnWord::word(self.me, true) | TAKES_OVER) {
                         self.words.turns().fetch_add(1, SeqCst);
@@ -198,7 +189,8 @@ impl Turns<'_> {
                 break Turn::Theirs;
             }
             if !waiting {
-                // Told before the next look at the word: who leaves looks here after it has changed the word.
+                // Set before the next look at the word: a leaving process looks here after changing
+                // it.
                 waiting = true;
                 self.words.wanting().fetch_or(bit, SeqCst);
                 continue;
@@ -212,33 +204,32 @@ impl Turns<'_> {
         Ok(turn)
     }
 
-    /// How long ago it was at `then_us` on the clock of all processes, when the place was taken or given back last.
+    /// Time from `then_us` to the last taking or giving back.
     pub fn taken_since(&self, then_us: u64) -> Duration {
         let place = TurnWord::of(self.words.turn().load(SeqCst));
         Duration::from_micros(place.stamp_us.wrapping_sub(then_us) & STAMP_MAX)
     }
 
-    /// What a dead process left is decided; the place stays busy.
+    /// The dead process's transaction is decided; the place stays busy.
     pub fn taken_over(&self) {
         self.words.turn().store(TurnWord::word(self.me, true), SeqCst);
     }
 
-    /// Gives a place that was taken from a dead process back to it: it could not be taken over.
+    /// The place is the dead process's again: the take-over failed.
     pub fn give_to_dead(&self, process: usize) {
         self.words.turn().store(TurnWord::word(process, true), SeqCst);
     }
 
-    /// Whether other processes wait for their turn.
     pub fn others_wait(&self) -> bool {
         self.words.wanting().load(SeqCst) & !(1u64 << self.me) != 0
     }
 
-    /// Whether this process should let others go first: they wait, and it began at `since`.
+    /// Whether others wait, and the slice begun at `since` is over.
     pub fn should_pass_on(&self, since: Instant) -> bool {
         self.others_wait() && since.elapsed() >= SLICE
     }
 
-    /// The snapshot was not written on: a lease that was taken for it is anybody's.
+    /// The snapshot was not written on: its lease is free to take.
     pub fn end_lease(&self) {
         let word = self.words.turn().load(SeqCst);
         let place = TurnWord::of(word);
@@ -248,11 +239,11 @@ impl Turns<'_> {
         }
     }
 
-    /// Gives the place back, if this process has it: nothing is in flight. With `pass_on`, to the next that waits, or to whoever comes first.
+    /// Gives the place back, with nothing in flight. `pass_on`: to the next that waits, else free
+    /// to all.
     pub fn leave(&self, pass_on: bool) {
         let place = TurnWord::of(self.words.turn().load(SeqCst));
         if place.owner != self.me || !place.busy {
-            // A lease is anybody's.
             return;
         }
         let others = self.words.wanting().load(SeqCst) & !(1u64 << self.me);
@@ -303,7 +294,7 @@ mod tests {
             a.leave(false);
         }
         assert_eq!(words.turns().load(SeqCst), turns);
-        // Nobody uses it: it is had without a hand-over.
+        // Unused: taken without a hand-over.
         assert_eq!(b.take(true, &far.into(), None, &mut alive).unwrap(), Turn::Ours);
         assert_eq!(words.turns().load(SeqCst), turns + 1);
         assert_eq!(a.take(true, &Duration::ZERO.into(), None, &mut alive).unwrap(), Turn::Theirs);

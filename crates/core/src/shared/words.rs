@@ -1,7 +1,7 @@
-//! The words that the processes of one database share, in block 0 of the log (`docs/format.md`).
+//! The words that the processes of a database share, in block 0 of the log (`docs/format.md`).
 //!
-//! They are trusted only while somebody is attached: whoever finds itself alone begins them anew. Every store is one
-//! word, so a process may die between any two of them; what must hold then is said at each.
+//! Trusted only while a process is attached: one that is alone begins them anew. A process may die
+//! between any two stores.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -17,61 +17,53 @@ use crate::log::group::Durability;
 
 const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
 const _: () = assert!(AT_SLOTS + PROCESSES * SLOT_WORDS == crate::disk::shared::LONGS);
-// The last short is not one of them: `AT_IN_PLACE_PAGE`.
+// The last short is `AT_IN_PLACE_PAGE`.
 const _: () = assert!(SHIP_BELL + 1 < crate::disk::shared::SHORTS && PROCESSES <= 64, "a bit and a bell for each");
 
 pub use crate::base::layout::words::{PINS, PROCESSES};
 
-/// Whether a transaction is as far as its commit waits for.
 pub fn reached(words: &ProcessWords, tid: Tid, durability: Durability) -> bool {
     words.frontier().reached(tid, durability == Durability::Flushed)
 }
 
-/// No snapshot.
 const NONE: u64 = u64::MAX;
 
 #[cfg(test)]
 const COMMITTING: [usize; 8] =
     [AT_VISIBLE, AT_FLUSHED, AT_WRITTEN, AT_WANTED, AT_FLUSHER, AT_POISON, AT_SHIP, AT_SHIPPED];
-/// The values of those words.
 #[cfg(test)]
 pub(crate) type Committing = [u64; 8];
 
-/// Where a snapshot is announced: a word of its own, or the one for all the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapshotCell {
-    /// A word of its own.
     Own(usize),
     /// The oldest of several.
     Floor,
 }
 
-/// What one process still reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pins {
-    /// These snapshots.
     pub exact: Vec<Tid>,
-    /// Any from this one on.
+    /// Any snapshot from this one on.
     pub floor: Option<Tid>,
 }
 
 impl Pins {
-    /// Whether a snapshot in `from..until` may be pinned.
+    /// Whether one in `from..until` may be pinned.
     pub fn within(&self, from: Tid, until: Tid) -> bool {
         self.exact.iter().any(|tid| (from..until).contains(tid)) || self.floor.is_some_and(|floor| floor < until)
     }
 }
 
-/// What a recovery that left the live records where they were has left to the next commit, of whichever process.
+/// Work that recovery left to the next commit of any process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecoveryDebt {
-    /// Home's mark does not tell of this record (rule OneNumberOneState).
+    /// Home's mark lags behind it (rule OneNumberOneState).
     pub untold: Option<Tid>,
-    /// The last transaction found, behind which the recovery wrote nothing: the next one has a number far from it (rule FlushedStays).
+    /// Nothing was written behind it: the next number must be far from it (rule FlushedStays).
     pub stayed: Option<Tid>,
 }
 
-/// The words.
 #[derive(Clone, Debug)]
 pub struct ProcessWords(Arc<SharedWords>);
 
@@ -89,31 +81,28 @@ impl FrontierStore for &ProcessWords {
     }
 }
 
-/// Whether commits wait for a store, and how it does.
+/// A store for which commits wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ship {
-    /// They do not.
     Off,
-    /// What the session began with is not known to be in the store: only the shipper reads.
+    /// It may lack the session's begin: only the shipper reads.
     Begun,
-    /// They do.
     On,
-    /// They do, and the store takes nothing now.
+    /// It takes nothing now.
     Late,
-    /// It belongs to another database: nothing is committed here any more.
+    /// It belongs to another database: no commit succeeds.
     Fenced,
 }
 
 impl Ship {
     const ALL: [Ship; 5] = [Ship::Off, Ship::Begun, Ship::On, Ship::Late, Ship::Fenced];
 
-    /// Whether a transaction that begins had better not build on what readers may not see: it may be long before they may.
+    /// Hidden states may stay hidden for long: do not build on them.
     pub fn is_away(self) -> bool {
         matches!(self, Ship::Late | Ship::Fenced)
     }
 }
 
-/// The word of a mark.
 fn word_of(mark: Milestone) -> usize {
     match mark {
         Milestone::Published => AT_WRITTEN,
@@ -124,7 +113,6 @@ fn word_of(mark: Milestone) -> usize {
 }
 
 impl ProcessWords {
-    /// The words of a log, whatever they hold.
     pub fn new(words: Arc<SharedWords>) -> ProcessWords {
         ProcessWords(words)
     }
@@ -134,7 +122,7 @@ impl ProcessWords {
         &self.0.longs[at]
     }
 
-    /// A word to store to, which is not the shared one where that may only be read.
+    /// Private where the shared one is read-only.
     fn cell(&self, at: usize) -> &AtomicU64 {
         &self.0.to_write().longs[at]
     }
@@ -143,14 +131,13 @@ impl ProcessWords {
         AT_SLOTS + process * SLOT_WORDS + word
     }
 
-    /// Begins them: the caller is alone.
+    /// The caller is alone.
     pub fn found(&self, session: u64, psow: bool, generation: u64, newest: Tid) {
-        // Who dies on the way leaves the words of no session.
+        // A death on the way leaves no session's words.
         self.cell(AT_MAGIC).store(0, SeqCst);
         fence(SeqCst);
         for (at, word) in self.0.to_write().longs.iter().enumerate() {
             let in_slot = at.checked_sub(AT_SLOTS).map_or(IN_SLOT_USED, |n| n % SLOT_WORDS);
-            // Nobody else looks: one by one is no matter.
             word.store(if in_slot == IN_SLOT_USED { 0 } else { NONE }, Relaxed);
         }
         fence(SeqCst);
@@ -163,20 +150,20 @@ impl ProcessWords {
         self.cell(AT_MAGIC).store(MAGIC, SeqCst);
     }
 
-    /// They were begun in this start of the system, in the file that was `made` so, as far as both are known.
+    /// The start of the system and the file's creation, as far as known.
     pub fn set_start(&self, start: Option<u64>, made: Option<u64>) {
         self.cell(AT_MADE).store(made.unwrap_or(0), SeqCst);
         self.cell(AT_START).store(start.unwrap_or(0), SeqCst);
     }
 
-    /// The newest transaction that was written, as processes left it of which none is there any more: if these are words of `session`
-    /// that were begun in this `start` of the system (rule EndTold).
+    /// Newest written transaction of the last processes, for `session` and this `start` of the
+    /// system (rule EndTold).
     pub fn end(&self, session: u64, start: u64) -> Option<Tid> {
         (self.fit(session) && start != 0 && self.long(AT_START).load(SeqCst) == start).then(|| self.written())
     }
 
-    /// Of what [`ProcessWords::end`] tells of: whether all up to `last` is on the medium, and so is the slot `generation`, in the
-    /// file that was `made` so, and nothing failed or was about to be flushed (rule FlushedStays).
+    /// Whether all up to `last` and the slot `generation` are on the medium, in the file `made` so,
+    /// without failure or flush under way (rule FlushedStays).
     pub fn all_flushed(&self, made: u64, generation: u64, last: Tid) -> bool {
         let flushed = if keeps(Case::FlushedStays) { self.flushed() } else { self.written() };
         (self.long(AT_MADE).load(SeqCst), self.generation()) == (made, generation)
@@ -186,47 +173,42 @@ impl ProcessWords {
             && self.ship() == Ship::Off
     }
 
-    /// What the recovery that the words were begun behind has left to do.
+    /// Left by the recovery before these words began.
     pub fn due(&self) -> RecoveryDebt {
         let tid = |at| Some(Tid(self.long(at).load(SeqCst))).filter(|tid| *tid != Tid(0));
         RecoveryDebt { untold: tid(AT_UNTOLD), stayed: tid(AT_STAYED) }
     }
 
-    /// The same is to do from here on.
     pub fn set_due(&self, due: RecoveryDebt) {
         let word = |tid: Option<Tid>| tid.map_or(0, |tid| tid.0);
         self.cell(AT_STAYED).store(word(due.stayed), SeqCst);
         self.cell(AT_UNTOLD).store(word(due.untold), SeqCst);
     }
 
-    /// What commits change.
     #[cfg(test)]
     pub(crate) fn committing(&self) -> Committing {
         COMMITTING.map(|at| self.long(at).load(SeqCst))
     }
 
-    /// Brings back what [`ProcessWords::committing`] was.
     #[cfg(test)]
     pub(crate) fn set_committing(&self, values: &Committing) {
         COMMITTING.iter().zip(values).for_each(|(at, value)| self.long(*at).store(*value, SeqCst));
     }
 
-    /// Whether these are words of this version for `session`.
     pub fn fit(&self, session: u64) -> bool {
         self.long(AT_MAGIC).load(SeqCst) == MAGIC && self.long(AT_SESSION).load(SeqCst) == session
     }
 
-    /// Whether all processes that write assume that a torn write leaves its neighbours alone.
+    /// Writers assume that a torn write spares its neighbours.
     pub fn psow(&self) -> bool {
         self.long(AT_SETTINGS).load(SeqCst) & PSOW != 0
     }
 
-    /// Whether a write or flush failed in some process, or home was overwritten.
     pub fn is_poisoned(&self) -> bool {
         self.long(AT_POISON).load(SeqCst) != 0
     }
 
-    /// Why everything fails, for the processes that did not find out themselves.
+    /// For processes that did not cause it.
     pub fn poisoned_by(&self) -> &'static str {
         match self.long(AT_POISON).load(SeqCst) {
             OVERWRITTEN => "the database file was overwritten, as another process found",
@@ -234,104 +216,93 @@ impl ProcessWords {
         }
     }
 
-    /// From now on everything fails, in every process.
+    /// Everything fails from now on, in every process.
     pub fn poison(&self) {
         if keeps(Case::PoisonTold) {
-            // What was said before stays.
+            // An earlier reason stays.
             let _ = self.cell(AT_POISON).compare_exchange(0, FAILED, SeqCst, SeqCst);
         }
         self.ring();
     }
 
-    /// The same where home was overwritten.
     pub fn poison_overwritten(&self) {
         self.cell(AT_POISON).store(OVERWRITTEN, SeqCst);
         self.ring();
     }
 
-    /// Wakes everybody who waits for a flush.
     pub fn ring(&self) {
         let bell = &self.0.to_write().shorts[FLUSH_BELL];
         bell.fetch_add(1, SeqCst);
         system::wake(bell, true);
     }
 
-    /// Sequence of the newest header slot of the log.
     pub fn generation(&self) -> u64 {
         self.long(AT_GENERATION).load(SeqCst)
     }
 
-    /// Whether no newer one was told since `sequence` was, as far as what was read is concerned.
+    /// For all reads before this call.
     pub fn same_generation(&self, sequence: u64) -> bool {
         fence(SeqCst);
         self.generation() == sequence
     }
 
-    /// A slot is durable. Nothing that it gives up may be overwritten before.
+    /// The slot is durable: only now may the bytes it gives up be overwritten.
     pub fn set_generation(&self, sequence: u64) {
         debug_assert!(sequence >= self.generation(), "rule SlotBeforeReuse: {sequence} after {}", self.generation());
         self.cell(AT_GENERATION).store(sequence, SeqCst);
     }
 
-    /// How far the log is, for all processes.
     pub fn frontier(&self) -> Frontier<&ProcessWords> {
         Frontier(self)
     }
 
-    /// The newest transaction that readers of every process may see.
     pub fn visible(&self) -> Tid {
         self.frontier().visible()
     }
 
-    /// The newest transaction that is durable.
     pub fn flushed(&self) -> Tid {
         self.frontier().flushed()
     }
 
-    /// The newest transaction whose record is in the kernel's cache, whole, with those of all before it: whoever has
-    /// the next turn builds on it.
+    /// Whole in the kernel's cache, with all before: the next turn's base.
     pub fn written(&self) -> Tid {
         self.frontier().published()
     }
 
-    /// The transaction `tid` must be durable before it may be seen. Said before anybody can say that it is written
-    /// (rule SeenWhenDurable).
+    /// Must be flushed before it shows; set before it can be set written (rule SeenWhenDurable).
     pub fn raise_wanted(&self, tid: Tid) {
         self.frontier().raise(Milestone::Requested, tid);
     }
 
-    /// Transactions up to `tid` are written. A flush that begins from here on covers them.
+    /// A flush that begins now covers them.
     pub fn raise_written(&self, tid: Tid) {
         self.frontier().raise(Milestone::Published, tid);
         self.wake_shipper();
     }
 
-    /// Transactions up to `tid` are durable.
     pub fn raise_flushed(&self, tid: Tid) {
         self.frontier().raise(Milestone::Flushed, tid);
         self.wake_shipper();
     }
 
-    /// Whether commits wait for a store.
     pub fn ship(&self) -> Ship {
         let word = self.long(AT_SHIP).load(SeqCst);
-        // Damaged words are those of a store that is away: nothing is acknowledged.
+        // A damaged word: nothing is acknowledged.
         usize::try_from(word).ok().and_then(|n| Ship::ALL.get(n).copied()).unwrap_or(Ship::Late)
     }
 
     fn change_ship(&self, from: Ship, to: Ship) {
-        // What another process has said since stays.
+        // A later word of another process stays.
         let _ = self.cell(AT_SHIP).compare_exchange(from as u64, to as u64, SeqCst, SeqCst);
     }
 
-    /// The words were begun just now, by the shipper: commits wait for the store, and readers until it is known to have all.
+    /// The shipper begins: commits wait for the store, and readers until it is known to have all.
     pub fn begin_unshipped(&self, patience_ms: u64) {
         self.cell(AT_SHIP_MS).store(patience_ms, SeqCst);
         self.cell(AT_SHIP).store(Ship::Begun as u64, SeqCst);
     }
 
-    /// Commits wait for the store from here on. The caller has the writer's place, and everything written is visible, or
-    /// commits waited before. The readers have seen what there is.
+    /// The caller has the writer's place; all written is visible, or commits waited before.
     pub fn begin_shipping(&self, patience_ms: u64) {
         self.cell(AT_SHIP_MS).store(patience_ms, SeqCst);
         if self.ship() == Ship::Off {
@@ -341,12 +312,11 @@ impl ProcessWords {
         self.change_ship(Ship::Fenced, Ship::On);
     }
 
-    /// The newest transaction that the store has.
     pub fn shipped_to(&self) -> Tid {
         Tid(self.long(AT_SHIPPED).load(SeqCst))
     }
 
-    /// The store has everything up to `tid`, and belongs to this database.
+    /// The store has all up to `tid`, and belongs to this database.
     pub fn raise_shipped(&self, tid: Tid) {
         self.cell(AT_SHIPPED).fetch_max(tid.0, SeqCst);
         self.change_ship(Ship::Begun, Ship::On);
@@ -355,29 +325,26 @@ impl ProcessWords {
         self.ring();
     }
 
-    /// The newest transaction that the store lacks and may get: whole, and on the medium here. `None`: it lacks nothing.
+    /// Whole and on the medium here. `None`: the store has all.
     pub fn to_ship(&self) -> Option<Tid> {
         let tid = self.flushed().min(self.written());
         (tid > self.shipped_to() || self.ship() == Ship::Begun).then_some(tid)
     }
 
-    /// The store takes nothing now.
     pub fn note_late(&self) {
         self.change_ship(Ship::On, Ship::Late);
     }
 
-    /// The store belongs to another database.
     pub fn fence(&self) {
         self.cell(AT_SHIP).store(Ship::Fenced as u64, SeqCst);
         self.ring();
     }
 
-    /// How long a commit waits for the store.
+    /// In milliseconds.
     pub fn ship_ms(&self) -> u64 {
         self.long(AT_SHIP_MS).load(SeqCst)
     }
 
-    /// What the shipper sleeps on.
     pub fn ship_bell(&self) -> &AtomicU32 {
         &self.0.shorts[SHIP_BELL]
     }
@@ -390,12 +357,12 @@ impl ProcessWords {
         }
     }
 
-    /// Lets readers see what they may: as durable as its commits and all before asked for.
+    /// Each is as durable as all before asked.
     pub fn show(&self) {
         self.frontier().show();
     }
 
-    /// Transactions up to `visible` are written and may be seen, and those up to `flushed` are durable.
+    /// Written up to `visible`, durable up to `flushed`.
     pub fn publish(&self, visible: Tid, flushed: Tid) {
         self.raise_written(visible);
         self.raise_flushed(flushed);
@@ -403,17 +370,17 @@ impl ProcessWords {
         self.frontier().raise(Milestone::Visible, visible.min(shipped));
     }
 
-    /// Who flushes for all, see [`crate::processes::flush`].
+    /// See [`crate::processes::flush`].
     pub fn flusher(&self) -> &AtomicU64 {
         self.cell(AT_FLUSHER)
     }
 
-    /// The process that a word FLUSHER names.
+    /// The process in a word FLUSHER.
     pub fn flusher_of(word: u64) -> Option<usize> {
         usize::try_from(word).ok()?.checked_sub(1)
     }
 
-    /// A bit for each process with a transaction that waits for a flush.
+    /// A bit for each process that waits for a flush.
     pub fn awaiting(&self) -> &AtomicU64 {
         self.cell(AT_AWAITING)
     }
@@ -423,64 +390,62 @@ impl ProcessWords {
         self.cell(AT_COVERED)
     }
 
-    /// When the last flush ended, on the system's clock in microseconds.
+    /// When the last flush ended, on the system's clock, in microseconds.
     pub fn flush_ended(&self) -> &AtomicU64 {
         self.cell(AT_FLUSH_ENDED)
     }
 
-    /// How long the last flush took, in microseconds.
+    /// In microseconds.
     pub fn flush_us(&self) -> &AtomicU64 {
         self.cell(AT_FLUSH_US)
     }
 
-    /// What those sleep on who wait for a flush.
     pub fn flush_bell(&self) -> &AtomicU32 {
         &self.0.shorts[FLUSH_BELL]
     }
 
-    /// Snapshots older than this must not be pinned any more: home may have left them.
+    /// Home may have left older snapshots.
     pub fn home_floor(&self) -> Tid {
-        // What was read before, of home too, was read before this.
+        // Orders reads before it, of home too.
         fence(SeqCst);
         Tid(self.long(AT_HOME_FLOOR).load(SeqCst))
     }
 
-    /// Home is about to become what it is at this transaction. Snapshots that are pinned already are seen
-    /// by [`ProcessWords::pins`] afterwards.
+    /// Snapshots pinned earlier are seen by [`ProcessWords::pins`] afterwards.
     pub fn set_home_floor(&self, tid: Tid) {
         self.cell(AT_HOME_FLOOR).store(tid.0, SeqCst);
         fence(SeqCst);
     }
 
-    /// The process that lets no other begin to read; it may be dead. Looked at by who has announced its snapshot.
+    /// It may be dead. Checked after announcing a snapshot.
     pub fn alone(&self) -> Option<usize> {
         fence(SeqCst);
         usize::try_from(self.long(AT_ALONE).load(SeqCst)).ok()?.checked_sub(1)
     }
 
-    /// Whether the database has another log. A process asks behind the announcement of a snapshot, and with the turn.
+    /// Checked after announcing a snapshot, and with the turn.
     pub fn is_replaced(&self) -> bool {
         fence(SeqCst);
         self.long(AT_ALONE).load(SeqCst) == REPLACED
     }
 
-    /// The database has another log from here on (rule LostLogReplaced). The caller has the turn, and no other process has a snapshot.
+    /// By rule LostLogReplaced. The caller has the turn, and no other process a snapshot.
     pub fn replace(&self) {
         self.cell(AT_ALONE).store(REPLACED, SeqCst);
         self.ring();
     }
 
-    /// No other process begins to read from here on. Who reads already is seen by [`ProcessWords::pins`] afterwards. The
-    /// caller has the writer's place.
+    /// Present readers are seen by [`ProcessWords::pins`] afterwards. The caller has the writer's
+    /// place.
     pub fn shut_out(&self, process: usize) {
         let alone = |old| (old != REPLACED).then_some(process as u64 + 1);
         let _ = self.cell(AT_ALONE).fetch_update(SeqCst, SeqCst, alone);
         fence(SeqCst);
     }
 
-    /// Others may read, if it was this process that did not let them.
+    /// If this process shut them out.
     pub fn let_in(&self, process: usize) {
-        // What another process has said since stays.
+        // A later word of another process stays.
         let _ = self.cell(AT_ALONE).compare_exchange(process as u64 + 1, 0, SeqCst, SeqCst);
     }
 
@@ -489,31 +454,29 @@ impl ProcessWords {
         self.long(AT_EPOCH).load(SeqCst)
     }
 
-    /// Whether nothing of home was overwritten since the epoch was `epoch`, as far as what was read is concerned.
+    /// For all reads before this call.
     pub fn same_epoch(&self, epoch: u64) -> bool {
         fence(SeqCst);
         self.epoch() == epoch
     }
 
-    /// What was kept is told; home is overwritten from here on.
+    /// Kept images are published; home may be overwritten now.
     pub fn next_epoch(&self) {
         self.cell(AT_EPOCH).fetch_add(1, SeqCst);
         fence(SeqCst);
     }
 
-    /// Generation and length of the file with kept images.
     pub fn kept(&self) -> (u64, u64) {
         let word = self.long(AT_KEPT).load(SeqCst);
         (word >> KEPT_LEN_BITS, word & KEPT_LEN_MAX)
     }
 
-    /// Whether the file with kept images was not begun afresh since its generation was this one, as far as what was read is concerned.
+    /// For all reads before this call: not restarted since.
     pub fn same_kept(&self, generation: u64) -> bool {
         fence(SeqCst);
         self.kept().0 == generation
     }
 
-    /// The file with kept images has this length.
     pub fn set_kept(&self, generation: u64, len: u64) {
         self.cell(AT_KEPT).store((generation << KEPT_LEN_BITS) | (len & KEPT_LEN_MAX), SeqCst);
     }
@@ -523,43 +486,39 @@ impl ProcessWords {
         Tid(self.long(AT_KEPT_UNTIL).load(SeqCst))
     }
 
-    /// Images are about to be kept for snapshots before this one.
+    /// Images are about to be kept for older snapshots.
     pub fn raise_kept_until(&self, until: Tid) {
         self.cell(AT_KEPT_UNTIL).fetch_max(until.0, SeqCst);
     }
 
-    /// Who writes, see [`super::turn`].
     pub fn turn(&self) -> &AtomicU64 {
         self.cell(AT_TURN)
     }
 
-    /// Grows whenever the turn passes from one process to another.
+    /// Counts passings of the turn between processes.
     pub fn turns(&self) -> &AtomicU64 {
         self.cell(AT_TURNS)
     }
 
-    /// A bit for each process that waits for its turn.
     pub fn wanting(&self) -> &AtomicU64 {
         self.cell(AT_WANTING)
     }
 
-    /// What a process sleeps on.
     pub fn bell(&self, process: usize) -> &AtomicU32 {
         &self.0.to_write().shorts[process]
     }
 
-    /// Takes a slot for a process. The caller has its lock byte.
+    /// The caller has its lock byte.
     pub fn enter(&self, process: usize) {
         self.clear(process);
         self.cell(Self::slot_at(process, IN_SLOT_USED)).store(1, SeqCst);
     }
 
-    /// Whether a process has the slot; it may be dead.
     pub fn is_used(&self, process: usize) -> bool {
         self.long(Self::slot_at(process, IN_SLOT_USED)).load(SeqCst) != 0
     }
 
-    /// Gives a slot back, for a process that leaves or is dead.
+    /// Frees the slot of a process that leaves or is dead.
     pub fn clear(&self, process: usize) {
         for word in IN_SLOT_PINS..SLOT_WORDS {
             self.cell(Self::slot_at(process, word)).store(NONE, SeqCst);
@@ -570,7 +529,7 @@ impl ProcessWords {
         self.cell(Self::slot_at(process, IN_SLOT_USED)).store(0, SeqCst);
     }
 
-    /// Announces a snapshot of a process. The caller looks at [`ProcessWords::home_floor`] next.
+    /// The caller looks at [`ProcessWords::home_floor`] next.
     pub fn set_pin(&self, process: usize, cell: SnapshotCell, tid: Option<Tid>) {
         let word = match cell {
             SnapshotCell::Own(n) => IN_SLOT_PINS + n.min(PINS - 1),
@@ -579,7 +538,6 @@ impl ProcessWords {
         self.cell(Self::slot_at(process, word)).store(tid.map_or(NONE, |tid| tid.0), SeqCst);
     }
 
-    /// What a process still reads.
     pub fn pins(&self, process: usize) -> Pins {
         let read =
             |word| Some(self.long(Self::slot_at(process, word)).load(SeqCst)).filter(|tid| *tid != NONE).map(Tid);

@@ -1,4 +1,4 @@
-//! The SQLite database header: reading it, and the mark that keeps stock SQLite out.
+//! The SQLite database header, and the mark that keeps stock SQLite out.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -8,48 +8,49 @@ use crate::base::types::Tid;
 /// The first bytes of page 1.
 pub type DatabaseHeader = [u8; at::HEADER_BYTES];
 
-/// What kind of file home is.
+/// The kind of file that home is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// No bytes yet: the first commit makes the database.
+    /// No bytes yet.
     Empty,
-    /// A database with a rollback journal: onewrite's to commit to.
+    /// With a rollback journal: onewrite commits to it.
     Database,
-    /// A database in WAL mode: passed through.
+    /// In WAL mode: passed through.
     Wal,
-    /// Not a database, or shorter than its header states; SQLite will say so.
+    /// No database, or shorter than stated; SQLite reports it.
     Foreign,
 }
 
-/// What a marked header says besides.
+/// A mark's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HomeMark {
-    /// As in the log's slots.
+    /// As in slots.
     pub session: u64,
-    /// The newest transaction of which pages went home; 0: not told (schemes that have no checkpoints, and files that an older
-    /// version marked).
+    /// Newest transaction with pages at home; 0: unknown (schemes without checkpoints, older
+    /// versions).
     pub tid: Tid,
-    /// The newest one of which all pages did, and all of those before; below `tid` while a checkpoint is on its way.
+    /// The newest one that is, with all before, wholly at home; below `tid` during a checkpoint.
     pub whole: Tid,
-    /// The slot of the session may not be durable yet, and nothing of the session is (rule SlotWithFirstRecord).
+    /// The slot may not be durable yet, and nothing else of the session is (rule
+    /// SlotWithFirstRecord).
     pub tentative: bool,
 }
 
-/// The checkpoint is not complete.
+/// The checkpoint is under way.
 const PARTIAL: u32 = 1;
 /// The session may have left nothing in the log.
 const TENTATIVE: u32 = 2;
-/// Above the flags: by how many transactions `whole` is behind; 0 where an older version wrote that the checkpoint is not complete.
+/// Above the flags: how far `whole` is behind; 0 by older versions.
 const BEHIND_SHIFT: u32 = 2;
 const BEHIND_MAX: u64 = (1 << (u32::BITS - BEHIND_SHIFT)) - 1;
 
 impl HomeMark {
-    /// Of a session whose slot is durable and whose checkpoints are complete.
+    /// With a durable slot and complete checkpoints.
     pub fn new(session: u64, tid: Tid) -> HomeMark {
         HomeMark { session, tid, whole: tid, tentative: false }
     }
 
-    /// Its bytes from [`at::SESSION`] on.
+    /// From [`at::SESSION`] on.
     pub fn encode(&self) -> [u8; at::MARK_BYTES] {
         let mut b = [0; at::MARK_BYTES];
         put(&mut b, 0, &self.session.to_le_bytes());
@@ -62,20 +63,20 @@ impl HomeMark {
     }
 }
 
-/// A state of the database that a snapshot can be pinned to.
+/// A state that a snapshot can pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The transaction that made it; [`Tid::HOME`] for what home held at attach.
+    /// Its transaction; [`Tid::HOME`]: home at attach.
     pub tid: Tid,
-    /// What kind of file it is.
+    /// File kind.
     pub kind: FileKind,
-    /// Page size in bytes; 0 while the database is empty.
+    /// In bytes; 0 while empty.
     pub page_bytes: u32,
-    /// Size in pages.
+    /// In pages.
     pub page_count: u32,
-    /// File change counter.
+    /// Change counter.
     pub change_counter: u32,
-    /// The header as connections see it: no mark, this counter, this size.
+    /// For connections: without the mark.
     pub header: DatabaseHeader,
 }
 
@@ -92,16 +93,16 @@ impl State {
         }
     }
 
-    /// The state that a marked home with these first bytes and this length is in, as if the mark was off.
+    /// The state of a marked home.
     pub fn without_mark(mut first: DatabaseHeader, bytes: u64) -> State {
         let counter = be_u32(&first, at::CHANGE_COUNTER).unwrap_or(0);
         unmark(&mut first);
-        // The marked header is one ahead of the state (format.md, home).
+        // The marked header is one ahead (format.md, home).
         put_counter(&mut first, counter.wrapping_sub(1));
         State::of_home(&first, bytes)
     }
 
-    /// The state an unmarked home of `file_bytes` is in, given its first bytes.
+    /// The state of an unmarked home.
     pub fn of_home(first: &[u8], file_bytes: u64) -> State {
         if file_bytes <= at::HEADER_BYTES as u64 && is_cut_short(first) {
             return State::empty(Tid::HOME);
@@ -134,7 +135,7 @@ impl State {
         state.page_count = if states_its_size(&header) { said } else { by_size.max(1) };
         state.change_counter = counter;
         if state.kind == FileKind::Database && by_size < state.page_count {
-            // SQLite compares the two itself, so it must see the length as it is.
+            // SQLite must see the real length.
             state.kind = FileKind::Foreign;
         }
         if state.kind == FileKind::Database {
@@ -143,7 +144,7 @@ impl State {
         state
     }
 
-    /// The state after a commit. `header`: the header of page 1 if the commit changed page 1.
+    /// `header`: from page 1, if changed.
     pub fn after(
         &self,
         tid: Tid,
@@ -164,20 +165,19 @@ impl State {
         state
     }
 
-    /// Brings the header in line with the numbers, without mark and session.
     fn show(&mut self) {
         unmark(&mut self.header);
         put_counter(&mut self.header, self.change_counter);
         put(&mut self.header, at::PAGE_COUNT, &self.page_count.to_be_bytes());
     }
 
-    /// Size in bytes.
+    /// In bytes.
     pub fn bytes(&self) -> u64 {
         u64::from(self.page_count) * u64::from(self.page_bytes)
     }
 
-    /// The header for home while the mark is on. Its counter is one ahead, so that a stock process
-    /// with a warm cache looks again.
+    /// The header for a marked home. Its counter is one ahead, so that stock SQLite drops its
+    /// cache.
     pub fn marked_header(&self, mark: HomeMark) -> DatabaseHeader {
         let mut h = self.header;
         put(&mut h, at::READ_VERSION, &[at::MARK]);
@@ -185,7 +185,7 @@ impl State {
         with_counter(h, self.change_counter.wrapping_add(1))
     }
 
-    /// The header for a marked home, which may have no page yet.
+    /// The same for a home that may have no page yet.
     pub fn marked_or_empty(&self, mark: HomeMark) -> DatabaseHeader {
         match self.kind {
             FileKind::Empty => empty_marked(4096, mark),
@@ -193,15 +193,15 @@ impl State {
         }
     }
 
-    /// The header for home when the mark comes off. Its counter differs from every one that home
-    /// carried while marked, so that a stock process which saw the mark looks again (rule OneNumberOneState).
+    /// The header for unmarking. Its counter is unlike any that home had while marked, so that
+    /// stock SQLite drops its cache (rule OneNumberOneState).
     pub fn final_header(&self) -> DatabaseHeader {
         with_counter(self.header, self.change_counter.wrapping_add(2))
     }
 }
 
-/// Whether a file holds no more than what placing the mark on an empty one left when it was cut short: a length
-/// without bytes, or the beginning of that header, whatever session it names.
+/// Whether the marking of an empty file was cut short: no bytes, or a part of that header, for any
+/// session.
 fn is_cut_short(first: &[u8]) -> bool {
     let whole = empty_marked(4096, HomeMark::new(0, Tid(0)));
     let mark = at::SESSION..at::SESSION + at::MARK_BYTES;
@@ -214,14 +214,14 @@ fn with_counter(mut h: DatabaseHeader, counter: u32) -> DatabaseHeader {
     h
 }
 
-/// Writes the change counter, and that the size in the header holds for it.
+/// Sets the change counter, and that the page count holds for it.
 pub fn put_counter(header: &mut [u8], counter: u32) {
     for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
         put(header, field, &counter.to_be_bytes());
     }
 }
 
-/// The page size a header states, if it is one.
+/// The page size in the header, if valid.
 pub fn page_bytes(header: &[u8]) -> Option<u32> {
     let size = match be_u16(header, at::PAGE_SIZE)? {
         1 => 65536,
@@ -230,13 +230,12 @@ pub fn page_bytes(header: &[u8]) -> Option<u32> {
     (size.is_power_of_two() && size >= 512).then_some(size)
 }
 
-/// The page count a header states.
+/// In the header.
 pub fn page_count(header: &[u8]) -> Option<u32> {
     be_u32(header, at::PAGE_COUNT)
 }
 
-/// Whether the first bytes of a file say how long the database is. A SQLite before 3.7.0 leaves the size in
-/// the header stale; then the file's size holds.
+/// Whether the header's page count holds: SQLite before 3.7.0 left it stale.
 fn states_its_size(first: &[u8]) -> bool {
     let valid_for = be_u32(first, at::VERSION_VALID_FOR);
     first.starts_with(at::MAGIC)
@@ -245,35 +244,33 @@ fn states_its_size(first: &[u8]) -> bool {
         && be_u32(first, at::CHANGE_COUNTER) == valid_for
 }
 
-/// The reserved bytes per page a header states.
+/// Reserved bytes per page.
 pub fn reserved(header: &[u8]) -> Option<u8> {
     header.get(at::RESERVED).copied()
 }
 
-/// Whether a header asks for WAL mode.
 pub fn wants_wal(header: &[u8]) -> bool {
     header.get(at::WRITE_VERSION) == Some(&2) || header.get(at::READ_VERSION) == Some(&2)
 }
 
-/// Whether a header is that of a database with a rollback journal.
 pub fn has_rollback_journal(header: &[u8]) -> bool {
     header.starts_with(at::MAGIC)
         && page_bytes(header).is_some()
         && header.get(at::WRITE_VERSION..=at::READ_VERSION) == Some(&[1, 1])
 }
 
-/// The mark of a header, if it is on.
+/// The mark in a header, if it is on.
 pub fn mark(header: &[u8]) -> Option<HomeMark> {
     let marked = header.starts_with(at::MAGIC) && header.get(at::READ_VERSION) == Some(&at::MARK);
     let session = le_u64(header, at::SESSION).filter(|_| marked)?;
-    // Of a header that was cut short within them, nothing is told.
+    // A cut-short header says nothing.
     let (tid, flags) = (le_u64(header, at::TID).unwrap_or(0), le_u32(header, at::FLAGS).unwrap_or(0));
     let behind = if flags & PARTIAL != 0 { u64::from(flags >> BEHIND_SHIFT).max(1) } else { 0 };
     let whole = Tid(tid.saturating_sub(behind));
     Some(HomeMark { session, tid: Tid(tid), whole, tentative: flags & TENTATIVE != 0 })
 }
 
-/// Takes the mark out of a header.
+/// Removes the mark.
 pub fn unmark(header: &mut [u8]) {
     if header.get(at::READ_VERSION) == Some(&at::MARK) {
         put(header, at::READ_VERSION, &[1]);
@@ -281,7 +278,7 @@ pub fn unmark(header: &mut [u8]) {
     }
 }
 
-/// The header of a marked home that has no page yet.
+/// Without a page.
 pub fn empty_marked(page_bytes: u32, mark: HomeMark) -> DatabaseHeader {
     let mut h = [0; at::HEADER_BYTES];
     put(&mut h, 0, at::MAGIC);
@@ -292,8 +289,8 @@ pub fn empty_marked(page_bytes: u32, mark: HomeMark) -> DatabaseHeader {
     h
 }
 
-/// Makes `new`, an image of page 1, carry the counters of `counters_of`: then they alone do not make
-/// it differ (metadata embedding of LS-MVBT).
+/// Gives `new` other counters, so that they alone do not change page 1 (metadata embedding of
+/// LS-MVBT).
 pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
     for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
         if let Some(old) = counters_of.get(field..field + 4) {
@@ -302,20 +299,20 @@ pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
     }
 }
 
-/// The same with the size in pages, which an in-page scheme tells from the pages themselves.
+/// The same for the page count, which an in-page scheme derives from the pages.
 pub fn embed_page_count(new: &mut [u8], count_of: &[u8]) {
     if let Some(old) = count_of.get(at::PAGE_COUNT..at::PAGE_COUNT + 4) {
         put(new, at::PAGE_COUNT, old);
     }
 }
 
-/// Bytes of page 1 from the change counter on that two images may differ in: it alone; the size in pages as well; and what page 1 says of
-/// the freelist.
+/// Bytes, from the change counter on, in which images may differ: the counter; the page count; the
+/// freelist.
 pub const COUNTERS: usize = 4;
 pub const PAGE_COUNT: usize = 8;
 pub const SIZES: usize = 16;
 
-/// Whether two images of page 1 say the same but for counters, and `but` bytes from the change counter on.
+/// Whether two images of page 1 agree but for counters, and `but` bytes from the change counter on.
 pub fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
     let from = at::CHANGE_COUNTER + but;
     let part = |range: std::ops::Range<usize>| a.get(range.clone()) == b.get(range);
@@ -325,7 +322,7 @@ pub fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
         && part(at::VERSION_VALID_FOR + 4..a.len())
 }
 
-/// Makes `header` state this size in pages.
+/// In the header.
 pub fn put_page_count(header: &mut [u8], page_count: u32) {
     put(header, at::PAGE_COUNT, &page_count.to_be_bytes());
 }
@@ -387,11 +384,11 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn no_header_panics(h in proptest::collection::vec(any::<u8>(), 0..120), n: u64) {
-            let state = State::of_home(&h, n);
-            let mark = HomeMark::new(1, Tid(1));
-            let _ = (state.marked_header(mark), state.final_header(), state.bytes());
-        }
+    #[test]
+    fn no_header_panics(h in proptest::collection::vec(any::<u8>(), 0..120), n: u64) {
+    let state = State::of_home(&h, n);
+    let mark = HomeMark::new(1, Tid(1));
+    let _ = (state.marked_header(mark), state.final_header(), state.bytes());
+    }
     }
 }

@@ -1,7 +1,7 @@
-//! The virtual journal: what SQLite believes is its rollback journal, in memory.
+//! The virtual journal: SQLite's rollback journal, in memory.
 //!
-//! ROLLBACK and savepoints read it back; nothing of it reaches the disk unless the connection steps
-//! aside. The order of its syncs and writes tells how SQLite's `synchronous` stands.
+//! ROLLBACK and savepoints read it; only stepping aside writes it to disk. Its syncs and writes
+//! show SQLite's `synchronous`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,16 +10,14 @@ use crate::base::error::{Error, IoContext, Result};
 use crate::base::memory::{Room, give_back, spare};
 use crate::disk::{DiskFile, system};
 
-/// Bytes of a journal kept in memory; the rest goes to a temporary file.
+/// The rest goes to a temporary file.
 const MEMORY_BYTES: usize = 1 << 20;
-/// Length of the write with which SQLite completes a journal header before a sync: magic and count.
+/// SQLite completes a header before a sync: magic and count.
 const HEADER_WRITE_BYTES: usize = 12;
-/// Longest name of a super-journal.
 const NAME_BYTES_MAX: u32 = 4096;
-/// What a journal begins with and a super-journal's name ends with (SQLite file format, section 3).
+/// Begins a journal, and ends a super-journal's name (SQLite file format, section 3).
 pub const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
-/// The rollback journal of one connection.
 #[derive(Default)]
 pub struct VirtualJournal {
     memory: Vec<u8>,
@@ -27,23 +25,21 @@ pub struct VirtualJournal {
     spill: Option<Arc<dyn DiskFile>>,
     len: u64,
     last_write_was_header: bool,
-    /// SQLite synced the records before it completed the header: `synchronous` is FULL or EXTRA.
+    /// Records were synced before their header: `synchronous` is FULL or EXTRA.
     full_sync: bool,
     synced: bool,
 }
 
 impl VirtualJournal {
-    /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Reads at `offset`; returns the bytes read, fewer at the end.
+    /// Fewer bytes at the end.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let want = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
         let mut done = 0;
@@ -62,7 +58,7 @@ impl VirtualJournal {
         Ok(done)
     }
 
-    /// Writes at `offset`; `temp` makes the file that takes what exceeds the memory.
+    /// `temp` makes the file beyond the memory.
     pub fn write_at(
         &mut self,
         data: &[u8],
@@ -70,7 +66,7 @@ impl VirtualJournal {
         temp: impl FnOnce() -> Result<Arc<dyn DiskFile>>,
     ) -> Result<()> {
         self.last_write_was_header = data.len() == HEADER_WRITE_BYTES && data.starts_with(&MAGIC);
-        // SQLite mostly writes behind what it wrote last, and there is room.
+        // SQLite mostly appends, and there is room.
         let at_end = offset == self.len && self.len == self.memory.len() as u64;
         if at_end && data.len() <= self.memory.capacity().min(MEMORY_BYTES).saturating_sub(self.memory.len()) {
             self.memory.extend_from_slice(data);
@@ -104,7 +100,7 @@ impl VirtualJournal {
                 None => self.spill.insert(temp()?),
             };
             if offset > self.len {
-                // What was cut off is not what lies between.
+                // Cut-off bytes must not reappear.
                 file.set_len(self.len.saturating_sub(MEMORY_BYTES as u64)).context(what)?;
             }
             let at = offset + done as u64 - MEMORY_BYTES as u64;
@@ -114,7 +110,6 @@ impl VirtualJournal {
         Ok(())
     }
 
-    /// Shortens it to `len` bytes.
     pub fn truncate(&mut self, len: u64) {
         self.len = self.len.min(len);
         self.memory.truncate(usize::try_from(len).unwrap_or(usize::MAX));
@@ -126,7 +121,6 @@ impl VirtualJournal {
         }
     }
 
-    /// SQLite synced its journal.
     pub fn sync(&mut self) {
         self.synced = true;
         self.full_sync |= !self.last_write_was_header;
@@ -137,22 +131,21 @@ impl VirtualJournal {
         self.synced
     }
 
-    /// Whether SQLite's syncs so far are those of `synchronous=NORMAL`: of each header alone.
+    /// Whether only headers were synced: `synchronous=NORMAL`.
     pub fn syncs_are_normal(&self) -> bool {
         self.synced && !self.full_sync
     }
 
-    /// A transaction ended: the next one's syncs are counted afresh.
+    /// The syncs of the next transaction count afresh.
     pub fn forget_syncs(&mut self) {
         self.synced = false;
         self.full_sync = false;
     }
 
-    /// [`VirtualJournal::read_at`] for a rollback, in which the name of a super-journal that is `gone` has no say: SQLite
-    /// takes such a journal for stale and leaves its cache as it is. The rollback of the first of several files
-    /// removes the super-journal, for the virtual journals of the others cannot be seen to name it. Its name is
-    /// made void for good: a journal that `journal_mode=PERSIST` keeps would have it behind the next transaction's
-    /// (rule RollbackIsReal).
+    /// [`VirtualJournal::read_at`] for a rollback, without the name of a super-journal that is
+    /// `gone`: SQLite would take the journal for stale and keep its cache. The first file's
+    /// rollback removes the super-journal, as it cannot see the others' virtual journals. The name
+    /// stays void: `journal_mode=PERSIST` would keep it (rule RollbackIsReal).
     pub fn read_to_roll_back(
         &mut self,
         buf: &mut [u8],
@@ -173,7 +166,7 @@ impl VirtualJournal {
         super_journal(self.len, |buf, offset| self.read_at(buf, offset))
     }
 
-    /// Whether it ends with the name of a super-journal: the transaction spans several files.
+    /// Whether it names a super-journal: the transaction spans several files.
     pub fn names_super_journal(&self) -> Result<bool> {
         let mut tail = [0; 8];
         let Some(at) = self.len.checked_sub(8) else { return Ok(false) };
@@ -181,7 +174,7 @@ impl VirtualJournal {
     }
 }
 
-/// The super-journal that a journal of `len` bytes names at its end: name, length u32, checksum u32, magic.
+/// At the journal's end: name, length u32, checksum u32, magic.
 pub fn super_journal(len: u64, read: impl Fn(&mut [u8], u64) -> Result<usize>) -> Result<Option<PathBuf>> {
     let (mut name_bytes, mut tail) = ([0; 4], [0; 8]);
     let Some(end) = len.checked_sub(16).filter(|_| len > 512) else { return Ok(None) };
@@ -232,7 +225,7 @@ mod tests {
     #[test]
     fn it_is_a_file_to_whoever_writes_anywhere() {
         use proptest::prelude::*;
-        // Writes at, or up to, some distance from where memory ends, and from the end of what is there.
+        // Near the end of memory, and of the journal.
         let step = (any::<bool>(), 0..3u8, 0..40_000u64, 1..9_000usize, any::<u8>());
         let mut runner = proptest::test_runner::TestRunner::default();
         let run = runner.run(&prop::collection::vec(step, 1..12), |steps| {

@@ -1,4 +1,4 @@
-//! The meaning of SQLite's own bytes: header, page, rollback journal, WAL.
+//! SQLite's own bytes: header, page, rollback journal, WAL.
 
 pub mod home;
 pub mod journal;

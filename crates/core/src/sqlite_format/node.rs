@@ -1,5 +1,5 @@
-//! What of a SQLite page is in use: the b-tree page header, the cell pointer array, the cells, the gap between
-//! the last two, and the free blocks among the cells (SQLite file format, section 1.6). Cells themselves are not looked into.
+//! Used parts of a SQLite page: b-tree header, cell pointers, cells, the gap between, free blocks
+//! (SQLite file format, section 1.6). Cells are not parsed.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -8,67 +8,63 @@ use std::ops::Range;
 use crate::base::layout::{be_u16, be_u32, home as at, trailer};
 use crate::base::types::PageNo;
 
-/// From here on the first byte of a page number may look like the type of a b-tree page.
+/// From here on a page number may begin like a b-tree page's type.
 const AMBIGUOUS_PAGES: u32 = 0x0200_0000;
-/// Offset of the largest root page in the database header: not zero if there are pointer maps.
+/// In the database header; nonzero with pointer maps.
 const LARGEST_ROOT: usize = 52;
-/// First byte that SQLite locks; the page that holds it is not used.
+/// SQLite's first lock byte, on an unused page.
 const PENDING_BYTE: u32 = 0x4000_0000;
 
-/// Where what is of a b-tree page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeLayout {
-    /// Offset of the b-tree page header.
+    /// B-tree page header.
     pub header_at: usize,
-    /// The cell pointer array.
     pub pointers: Range<usize>,
-    /// Where the cell content begins.
     pub content_at: usize,
-    /// Where the reserved bytes begin.
     pub usable: usize,
-    /// What is free among the cells: free blocks behind their heads of four bytes, in page order. None if their chain is
-    /// not one that SQLite makes (rule UndoLeadsHome).
+    /// Free blocks without heads, in page order. None if SQLite would not make their chain (rule
+    /// UndoLeadsHome).
     pub free: Vec<Range<usize>>,
 }
 
-/// What tells b-tree pages from others in one state of a database.
+/// Tells b-tree pages from others in a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Page size in bytes.
+    /// In bytes.
     pub page_bytes: u32,
-    /// Size in pages.
+    /// In pages.
     pub page_count: u32,
-    /// Whether there are pointer maps.
+    /// Pointer maps exist.
     pub pointer_maps: bool,
-    /// Reserved bytes at the end of each page, the trailer included.
+    /// Per page, with the trailer.
     pub reserved_bytes: u32,
 }
 
 impl Shape {
-    /// Of a database with this header.
+    /// By this header.
     pub fn new(page_bytes: u32, page_count: u32, header: &[u8]) -> Shape {
         let pointer_maps = be_u32(header, LARGEST_ROOT).unwrap_or(0) != 0;
-        // No fewer than a trailer: the header of a database that has no page yet says nothing.
+        // An empty database's header says nothing.
         let reserved_bytes = header.get(at::RESERVED).map_or(0, |n| u32::from(*n)).max(trailer::BYTES as u32);
         Shape { page_bytes, page_count, pointer_maps, reserved_bytes }
     }
 
-    /// Bytes of a page that are SQLite's.
+    /// SQLite's bytes.
     pub fn usable(self) -> usize {
         self.page_bytes.saturating_sub(self.reserved_bytes) as usize
     }
 
-    /// What is between those and the trailer.
+    /// Before the trailer.
     pub fn reserve(self) -> Range<usize> {
         self.usable()..(self.page_bytes as usize).saturating_sub(trailer::BYTES)
     }
 
-    /// The page that would hold the bytes that SQLite locks, and nothing else.
+    /// With SQLite's lock bytes.
     pub fn pending_page(self) -> u32 {
         PENDING_BYTE.checked_div(self.page_bytes).unwrap_or(0).saturating_add(1)
     }
 
-    /// Whether `page` is a pointer map (SQLite file format, section 1.8).
+    /// SQLite file format, section 1.8.
     fn is_pointer_map(self, page: PageNo) -> bool {
         let Ok(usable) = u32::try_from(self.usable()) else { return true };
         let (Some(group), Some(mut first)) = ((usable / 5).checked_add(1), page.0.checked_sub(2)) else { return false };
@@ -76,8 +72,8 @@ impl Shape {
         page.0 == if first == self.pending_page() { first.saturating_add(1) } else { first }
     }
 
-    /// Where what is of `image`, if it is a b-tree page for sure. Every other kind of page begins with a page number
-    /// or a zero, except pointer maps.
+    /// The parts of a page that is certainly a b-tree page: others, but for pointer maps, begin
+    /// with a page number or zero.
     pub fn node(self, page: PageNo, image: &[u8]) -> Option<NodeLayout> {
         if self.page_count >= AMBIGUOUS_PAGES || (self.pointer_maps && self.is_pointer_map(page)) {
             return None;
@@ -104,7 +100,7 @@ impl Shape {
         })
     }
 
-    /// Whether two images of `page` hold the same, the gap and the trailer left aside.
+    /// Whether two images are equal: of b-tree pages the used parts, of others all but the reserve.
     pub fn same(self, page: PageNo, a: &[u8], b: &[u8]) -> bool {
         let equal = |range: Range<usize>| a.get(range.clone()) == b.get(range);
         match (self.node(page, a), self.node(page, b)) {
@@ -117,7 +113,7 @@ impl Shape {
 }
 
 impl NodeLayout {
-    /// What of the content area is in use: all but what is in free blocks.
+    /// Without free blocks.
     pub fn live_content(&self) -> Vec<Range<usize>> {
         let mut live = Vec::with_capacity(self.free.len().saturating_add(1));
         let mut from = self.content_at;
@@ -130,10 +126,10 @@ impl NodeLayout {
     }
 }
 
-/// Bytes of a free block's head: the next one, and its size.
+/// Next block, size.
 const FREE_HEAD: usize = 4;
 
-/// The free blocks of the chain that begins at `first`; `None` unless they lie one behind the other between the two ends.
+/// `None` unless in order within the content area.
 fn free_blocks(image: &[u8], first: usize, content_at: usize, usable: usize) -> Option<Vec<Range<usize>>> {
     let mut free: Vec<Range<usize>> = Vec::new();
     let (mut at, mut from) = (first, content_at);

@@ -1,24 +1,24 @@
-//! SQLite's WAL. What counts in it: frames whose salt is the header's and whose checksums go on from the frame before, up to the
-//! last one that ends a transaction.
+//! SQLite's WAL: valid frames have its salt and chained checksums, up to the last that ends a
+//! transaction.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
 use crate::base::layout::{be_u32, wal};
 
-/// The header of a WAL, and the checksum so far.
+/// With the checksum so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalChecksum {
-    /// Page size in bytes.
+    /// In bytes.
     pub page_bytes: u32,
     big_endian: bool,
     salt: [u8; wal::SALT_BYTES],
     sums: (u32, u32),
 }
 
-/// What the first bytes of a WAL say.
+/// By its first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WalHead {
-    /// Nothing is in it that counts.
+    /// Nothing valid.
     Nothing,
     /// Another version of the format.
     Version(u32),
@@ -50,8 +50,8 @@ impl WalHead {
 }
 
 impl WalChecksum {
-    /// The page that the next frame holds, and the size of the database in pages if it ends a transaction, else 0. `None`: the
-    /// WAL ends before it.
+    /// Its page, and the database's page count if it ends a transaction, else 0. `None`: the WAL's
+    /// end.
     pub fn next(&mut self, frame: &[u8]) -> Option<(u32, u32)> {
         let (head, image) = frame.split_at_checked(wal::FRAME_HEAD_BYTES)?;
         let page = be_u32(head, wal::AT_FRAME_PAGE).filter(|page| *page != 0)?;
@@ -70,7 +70,6 @@ impl WalChecksum {
     }
 }
 
-/// SQLite's checksum of whole pairs of words.
 fn sum(mut sums: (u32, u32), bytes: &[u8], big_endian: bool) -> (u32, u32) {
     let word = |b: &[u8]| {
         let word = <[u8; 4]>::try_from(b).unwrap_or_default();
@@ -91,7 +90,7 @@ mod tests {
     use crate::base::layout::put;
     use proptest::prelude::*;
 
-    /// Seals a header and frames as SQLite does, in either byte order of the words.
+    /// As SQLite writes them, in either byte order.
     fn sealed(frames: &[(u32, u32, u8)], page_bytes: usize, big_endian: bool) -> Vec<u8> {
         let mut log = vec![0; wal::HEADER_BYTES];
         put(&mut log, wal::AT_MAGIC, &(wal::MAGIC | u32::from(big_endian)).to_be_bytes());
@@ -115,7 +114,6 @@ mod tests {
         log
     }
 
-    /// Pages and sizes that a WAL says, as far as it goes.
     fn walk(log: &[u8]) -> Vec<(u32, u32)> {
         let WalHead::Chain(mut chain) = WalHead::decode(&log[..log.len().min(wal::HEADER_BYTES)]) else {
             return Vec::new();
@@ -148,14 +146,14 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2000), seal: bool) {
-            let mut log = if seal { sealed(&[(1, 1, 0)], 512, false) } else { Vec::new() };
-            log.extend(&bytes);
-            if log.len() >= wal::HEADER_BYTES {
-                let _ = walk(&log);
-            }
-            let _ = WalHead::decode(&bytes);
-        }
+    #[test]
+    fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2000), seal: bool) {
+    let mut log = if seal { sealed(&[(1, 1, 0)], 512, false) } else { Vec::new() };
+    log.extend(&bytes);
+    if log.len() >= wal::HEADER_BYTES {
+    let _ = walk(&log);
+    }
+    let _ = WalHead::decode(&bytes);
+    }
     }
 }

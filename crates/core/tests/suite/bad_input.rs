@@ -1,5 +1,5 @@
-//! Bad input on the real disk: whatever the bytes beside a database are, a connection gets the right
-//! class of error, a message that says what to do, and nothing is written (invariants I6, I7).
+//! Bad input on the real disk: for any bytes beside a database, a connection gets the right class
+//! of error and a helpful message, and writes nothing (invariants I6, I7).
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use onewrite_core::inspect::LogFile;
 use onewrite_core::inspect::Slot;
 use onewrite_core::{Error, LockLevel};
 
-/// The home of `pair` is refused with a message that has all of `words`, and nothing changes.
+/// With a message that has all of `words`, and no change.
 fn refused(pair: &Pair, words: &[&str]) -> Error {
     let before = pair.bytes();
     let error = lock(&pair.home).expect_err("refused");
@@ -107,7 +107,7 @@ fn a_flipped_bit_in_a_record_that_was_durable() {
 
 #[test]
 fn a_flipped_bit_in_the_last_record_ends_the_log_before_it() {
-    // A commit cut short by a crash looks the same: nothing behind it proves that it was whole.
+    // As after a crash: no later record proves that it was whole.
     let pair = crashed(TX);
     let starts = pair.records();
     flip(&pair.log(), starts[starts.len() - 1] + 60);
@@ -171,7 +171,7 @@ fn an_unknown_option_names_itself_and_the_choices() {
     assert_eq!(pair.bytes(), before);
 }
 
-/// Whether the log is whole or damaged: it is that of another file, of which nothing is lost.
+/// Another file's log loses nothing.
 #[test]
 fn an_unmarked_home_beside_a_live_log_sets_it_aside() {
     for damaged in [false, true] {
@@ -192,7 +192,6 @@ fn an_unmarked_home_beside_a_live_log_sets_it_aside() {
         let beside = || RealDisk::new().names_beside(&pair.home).unwrap();
         let aside = beside().into_iter().find(is_aside).unwrap();
         assert_eq!(std::fs::read(aside).ok(), log);
-        // Its own file, put back, finds it.
         std::fs::write(&pair.home, marked.unwrap()).unwrap();
         match lock(&pair.home) {
             Ok(()) => ends_with_all(&pair.home, TX),
@@ -243,7 +242,7 @@ fn a_second_process_joins_and_one_that_wants_the_file_for_itself_is_refused() {
     let pair = crashed(TX);
     let mut first = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     first.lock(LockLevel::Shared).unwrap();
-    // Another engine is what another process would be: locks belong to open files.
+    // Acts as another process: locks belong to open files.
     let mut second = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     second.lock(LockLevel::Shared).unwrap();
     for process in [&mut first, &mut second] {
@@ -259,7 +258,7 @@ fn a_second_process_joins_and_one_that_wants_the_file_for_itself_is_refused() {
     let mut fourth = engine().open(&pair.home, OpenMode::ReadWrite, &other).unwrap();
     let error = fourth.lock(LockLevel::Shared).unwrap_err();
     assert!(matches!(error, Error::Option(_)) && error.to_string().contains("psow=1"), "{error}");
-    // Who only reads writes no record: it takes what is in force, in a process of its own and beside another connection.
+    // A reader takes the options in force, in its own process or beside another connection.
     let engine = engine();
     for _ in 0..2 {
         let mut reader = engine.open(&pair.home, OpenMode::ReadOnly, &other).unwrap();
@@ -272,8 +271,7 @@ fn a_second_process_joins_and_one_that_wants_the_file_for_itself_is_refused() {
     }
 }
 
-/// A database that crashed with `TX` transactions, was recovered, and crashed again with two more:
-/// the first pair and the second.
+/// After `TX` transactions, and after a recovery and two more: both pairs.
 fn crashed_twice() -> (Pair, Pair) {
     let first = crashed(TX);
     let second = first.copy().again(TX, 2);
@@ -289,11 +287,10 @@ fn the_log_of_before_a_recovery() {
 
 #[test]
 fn the_home_of_before_a_recovery() {
-    // Nothing has gone home since: all that was committed is in the log.
+    // The log has everything.
     let (first, second) = crashed_twice();
     std::fs::copy(&first.home, &second.home).unwrap();
     ends_with_all(&second.copy().home, TX + 2);
-    // Behind a checkpoint it is too old.
     let mut c = engine().open(&second.home, OpenMode::ReadWrite, &[]).unwrap();
     commit(&mut c, TX + 3);
     c.pragma("checkpoint", None).unwrap().unwrap();
@@ -302,8 +299,7 @@ fn the_home_of_before_a_recovery() {
     assert!(matches!(refused(&third, &["older", "different moments"]), Error::CantOpen(_)));
 }
 
-/// A crashed database that was copied and recovered in both places: home of one and log of the other do not fit, however many
-/// transactions each has.
+/// Home of one and log of the other, for any number of transactions.
 #[test]
 fn two_recoveries_of_one_crash() {
     let first = crashed(TX);
@@ -338,7 +334,7 @@ fn a_flipped_bit_in_a_slot_after_a_recovery() {
 
 #[test]
 fn a_flipped_bit_in_a_slot_behind_a_big_transaction() {
-    // Its images streamed behind the ring, went home and were cut off: the slot before must not count on them.
+    // The older slot must not count on images that were cut off.
     let whole = crashed(TX);
     let options = [("stream_size", "64k"), ("log_size", "256k")].map(|(n, v)| (n.to_owned(), v.to_owned()));
     let mut c = engine().open(&whole.home, OpenMode::ReadWrite, &options).unwrap();
@@ -359,8 +355,8 @@ fn a_flipped_bit_in_a_slot_behind_a_big_transaction() {
     }
 }
 
-/// The disk of a power cut behind the mark of a session and before its first flush of the log: no slot of it is there. The log
-/// of before beside a home of later is another thing, and so is a slot that is damaged (rule SlotWithFirstRecord).
+/// After a power cut behind the mark, the session's slot is missing. An older log beside a later
+/// home is another case, and so is a damaged slot (rule SlotWithFirstRecord).
 #[test]
 fn a_session_that_left_nothing_in_its_log() {
     let whole = crashed(TX);
@@ -393,8 +389,8 @@ fn a_session_that_left_nothing_in_its_log() {
 
 #[test]
 fn the_slot_of_a_session_that_is_over_does_not_count() {
-    // The slot that closed the session was lost in a crash, and a later session's is the newest. Only the one that a
-    // recovery writes is the very next.
+    // The closing slot was lost, and a later session's is the newest. Only a recovery writes the
+    // very next number.
     let whole = crashed(TX);
     let log = LogFile::open(&RealDisk::new(), &whole.log(), OpenMode::ReadOnly).unwrap().unwrap();
     let slot = log.slots().unwrap().remove(0);
@@ -402,7 +398,7 @@ fn the_slot_of_a_session_that_is_over_does_not_count() {
         let pair = whole.copy();
         let newer = Slot { session: 7, salt: 8, sequence: slot.sequence + ahead, ..slot.clone() };
         let mut bytes = std::fs::read(pair.log()).unwrap();
-        // In an even distance it would go over the other: what counts is only that both are there.
+        // An even distance would overwrite the other slot, and both must exist.
         let at = (1 + (slot.sequence + 1) as usize % 2) * 4096;
         bytes[at..at + 100].copy_from_slice(&newer.encode());
         std::fs::write(pair.log(), bytes).unwrap();
@@ -416,7 +412,7 @@ fn the_slot_of_a_session_that_is_over_does_not_count() {
 
 #[test]
 fn a_flipped_bit_in_a_slot_behind_the_first_transaction() {
-    // The page size is not known before: the slot that came with the mark states another.
+    // The mark's slot states another page size.
     let whole = crashed(TX);
     std::fs::remove_file(whole.log()).unwrap();
     std::fs::write(&whole.home, []).unwrap();
@@ -446,7 +442,6 @@ fn a_marked_home_that_was_cut_short() {
 
 #[test]
 fn a_plain_home_that_was_cut_short_is_shown_as_it_is() {
-    // Then SQLite sees that the header states more pages than there are, and says so.
     let dir = tempfile::tempdir().unwrap();
     let pair = Pair::at(dir.path());
     std::fs::write(&pair.home, &common::plain(1)[..2 * PAGE]).unwrap();
@@ -503,7 +498,7 @@ fn records_that_begin_in_blocks_of_their_own_are_all_found() {
     }
 }
 
-/// One damaged byte of the size that page 1 states, where the log leaves the size to it (rule DamageIsTold).
+/// The log leaves the size to page 1 (rule DamageIsTold).
 #[test]
 fn a_page_count_that_the_file_does_not_hold_is_not_believed() {
     for scheme in ["dash", "off"] {
@@ -513,7 +508,7 @@ fn a_page_count_that_the_file_does_not_hold_is_not_believed() {
     }
 }
 
-/// A whole record that states a size, and has none of the pages (invariant I6, rule DamageIsTold).
+/// Invariant I6, rule DamageIsTold.
 #[test]
 fn a_page_count_of_a_record_is_not_believed_without_its_pages() {
     let pair = crashed(TX);
@@ -533,7 +528,7 @@ fn a_page_count_of_a_record_is_not_believed_without_its_pages() {
     ends_with_all(&pair.home, TX);
 }
 
-/// Home and log of a database in use, copied at several moments: before, between and behind two checkpoints.
+/// Before, between and after two checkpoints.
 #[test]
 fn copies_of_two_moments_with_a_checkpoint_between() {
     let first = crashed(1);
@@ -547,7 +542,7 @@ fn copies_of_two_moments_with_a_checkpoint_between() {
             moments.push(first.copy());
         }
     }
-    // Transactions 2, 3, behind a checkpoint, 4, 5, behind a checkpoint: newest transaction and checkpoints of each.
+    // Newest transaction and checkpoints of each copy.
     let told = [(2, 0), (3, 0), (3, 1), (4, 1), (5, 1), (5, 2)];
     for (home, (_, brought)) in moments.iter().zip(told) {
         for (log, (newest, given_up)) in moments.iter().zip(told) {
@@ -558,14 +553,12 @@ fn copies_of_two_moments_with_a_checkpoint_between() {
             } else if [0, 3, 5][brought] > newest {
                 assert!(matches!(refused(&pair, &["newer", "different moments", "--without-log"]), Error::CantOpen(_)));
             } else {
-                // All that home lacks is in the log, and nothing that home has is newer than the log.
                 ends_with_all(&pair.home, newest);
             }
         }
     }
 }
 
-/// As a version left it whose marks did not tell the transaction.
 #[test]
 fn a_mark_that_tells_only_its_session_is_recovered() {
     let pair = crashed(TX);
@@ -576,8 +569,8 @@ fn a_mark_that_tells_only_its_session_is_recovered() {
     ends_with_all(&pair.home, TX);
 }
 
-/// Damage to the block at the end of the log loses no more than the transactions whose records it reaches, though each was flushed by
-/// itself; where records have blocks of their own, that is one (`docs/faults.md`).
+/// Those of the block's records, though each was flushed alone; with own blocks, one
+/// (`docs/faults.md`).
 #[test]
 fn a_damaged_last_block_loses_what_it_holds_and_no_more() {
     for (psow, most) in [("1", TX), ("0", 1)] {
@@ -590,7 +583,7 @@ fn a_damaged_last_block_loses_what_it_holds_and_no_more() {
         let last_block = starts[TX as usize - 1] / 4096 * 4096;
         let in_last_block = starts.iter().filter(|at| **at >= last_block).count() as u64;
         assert_eq!(in_last_block, most, "psow={psow}");
-        // From each record of that block on to the end of it, and within each alone.
+        // To the block's end, and within each alone.
         for (n, start) in (0..TX).zip(&starts).filter(|(_, at)| **at >= last_block) {
             let damaged = pair.copy();
             let mut log = std::fs::read(damaged.log()).unwrap();

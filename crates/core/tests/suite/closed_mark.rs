@@ -1,5 +1,5 @@
-//! The last close takes the mark off without a flush (rule CloseProven): wherever the power goes from there on, each file opens as it was
-//! closed.
+//! The last close takes the mark off without a flush (rule CloseProven): after a power cut at any
+//! later point each file opens as it was closed.
 
 use crate::common;
 
@@ -29,7 +29,7 @@ fn write(c: &mut Connection, pages: u32, byte: u8) {
     try_fill(c, pages, byte).unwrap();
 }
 
-/// A whole session: `times` transactions of `pages` pages, the last one of `byte`.
+/// `times` transactions of `pages` pages, the last one of `byte`.
 fn session(disk: &SimDisk, path: &str, times: u8, pages: u32, byte: u8) {
     let mut c = open(disk, path);
     (0..times).for_each(|n| write(&mut c, pages, byte.wrapping_add(times - 1 - n)));
@@ -40,7 +40,7 @@ fn is_marked(disk: &SimDisk, path: &str) -> bool {
     mark(&disk.snapshot_file(Path::new(path)).unwrap()).is_some()
 }
 
-/// What page 2 is made of, found by a connection that reads; the file is closed behind it.
+/// Of page 2, before a close.
 fn found(disk: &SimDisk, path: &str, case: &str) -> u8 {
     let mut c = open(disk, path);
     let mut page = vec![0; PAGE];
@@ -52,7 +52,7 @@ fn found(disk: &SimDisk, path: &str, case: &str) -> u8 {
     page[0]
 }
 
-/// One block of the ring, several, and more than it held at first.
+/// One block of the ring, several, and more than it held.
 const SESSIONS: [(u8, u32); 3] = [(1, 2), (9, 3), (40, 9)];
 
 #[test]
@@ -68,7 +68,6 @@ fn a_power_cut_behind_the_close() {
             marked += usize::from(is_marked(&after, DB));
             let case = format!("{times} times {pages} pages, case {cases}");
             assert_eq!(found(&after, DB, &case), 7, "{case}");
-            // And cut again behind the recovery and the next session.
             let again = after.crash(cases as u64);
             assert_eq!(found(&again, DB, &case), 7, "{case}, again");
             session(&again, DB, 2, 2, 9);
@@ -78,7 +77,6 @@ fn a_power_cut_behind_the_close() {
     }
 }
 
-/// The next session begins over what the close has not flushed.
 #[test]
 fn a_power_cut_anywhere_in_the_session_that_follows() {
     for (times, pages) in SESSIONS {
@@ -113,8 +111,7 @@ fn a_power_cut_anywhere_in_the_session_that_follows() {
     }
 }
 
-/// The close of a session whose ring had grown is cut short, recovered, and the session that follows is cut short as well: a slot of the
-/// longer ring is gone before the rest of the log is (rule SlotBeforeReuse).
+/// A slot of the longer ring goes before the rest of the log (rule SlotBeforeReuse).
 #[test]
 fn a_power_cut_behind_the_recovery_of_a_close_that_gives_the_log_back() {
     let (times, pages) = SESSIONS[2];
@@ -149,7 +146,7 @@ fn a_power_cut_behind_the_recovery_of_a_close_that_gives_the_log_back() {
     assert!(given_back > 5, "{given_back} recoveries gave the log back");
 }
 
-/// Closed, renamed, and another database made under its name, which gets the log: both open after a power cut.
+/// The new database of that name gets the log.
 #[test]
 fn a_file_that_is_renamed_behind_its_close_and_replaced() {
     for stop in 0..40 {
@@ -170,7 +167,7 @@ fn a_file_that_is_renamed_behind_its_close_and_replaced() {
     }
 }
 
-/// `synchronous=EXTRA` is for who takes the medium away at once.
+/// For removing the medium at once.
 #[test]
 fn extra_flushes_the_removal_of_the_mark() {
     let disk = SimDisk::new(SimConfig::default());
@@ -187,7 +184,7 @@ fn extra_flushes_the_removal_of_the_mark() {
     assert!((0..50).any(|seed| is_marked(&disk.crash(seed), DB)));
 }
 
-/// A home from before the last transaction does not fit: the proof is of the last one.
+/// The proof is of the last transaction.
 #[test]
 fn an_older_copy_of_home_is_refused() {
     let disk = SimDisk::new(SimConfig::default());
@@ -205,7 +202,6 @@ fn an_older_copy_of_home_is_refused() {
     assert!(error.to_string().contains("older copy"), "{error}");
 }
 
-/// The command line knows such a file, and recovers it.
 #[test]
 fn repair_takes_the_mark_off() {
     let disk = SimDisk::new(SimConfig::default());
@@ -225,14 +221,13 @@ fn repair_takes_the_mark_off() {
     assert!(marked > 5, "{marked}");
 }
 
-/// The session of the newest slot, if that is live and has a record.
 fn session_with_records(disk: &SimDisk) -> Option<u64> {
     let log = LogFile::open(disk, Path::new("/db-onewrite"), OpenMode::ReadOnly).unwrap()?;
     let newest = log.slots().unwrap().into_iter().next().filter(|slot| slot.live)?;
     (log.scan(&newest, |_| Ok(())).unwrap().records > 0).then_some(newest.session)
 }
 
-/// Behind a close, the flush of the first record covers log, slot and mark; another one brings everything home.
+/// One for log, slot, mark and record; one to bring everything home.
 #[test]
 fn a_session_that_follows_another_flushes_twice() {
     let disk = SimDisk::new(SimConfig::default());
@@ -244,7 +239,7 @@ fn a_session_that_follows_another_flushes_twice() {
     }
 }
 
-/// The same with a cut anywhere, again and again around the ring.
+/// Again and again around the ring.
 #[test]
 fn a_power_cut_anywhere_in_many_short_sessions() {
     let (mut beside_plain, mut beside_older) = (0, 0);
@@ -280,8 +275,8 @@ fn a_power_cut_anywhere_in_many_short_sessions() {
     assert!(beside_plain > 5 && beside_older > 5, "{beside_plain} and {beside_older} of the cases it is about");
 }
 
-/// A process that has flushed nothing is killed, and the recovery, which brings everything home, is cut short: the mark is on the medium before
-/// any page of home is written over (rule MarkWithFirstRecord).
+/// Its process flushed nothing and is killed: the mark is on the medium before a page of home is
+/// overwritten (rule MarkWithFirstRecord).
 #[test]
 fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
     const PAGES: u32 = 3;
@@ -290,7 +285,6 @@ fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
         let disk = SimDisk::new(SimConfig::default());
         (6..8).for_each(|byte| session(&disk, DB, 1, PAGES, byte));
         let mut c = open(&disk, DB);
-        // As `synchronous=OFF` does.
         c.lock(LockLevel::Shared).unwrap();
         c.lock(LockLevel::Reserved).unwrap();
         (0..PAGES.into()).for_each(|n| c.write_at(&filled(n, PAGES, 8), n * PAGE as u64).unwrap());
@@ -298,7 +292,7 @@ fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
         c.commit().unwrap();
         std::mem::forget(c);
         let killed = disk.survive();
-        // As a transaction leaves it that was too big for memory: no recovery goes on beside that.
+        // Of a too big transaction: no recovery keeps records beside that.
         let log = killed.open(Path::new("/db-onewrite"), OpenMode::ReadWrite).unwrap();
         log.write_at(&[1; PAGE], log.len().unwrap()).unwrap();
         killed.stop_after(stop);
@@ -316,7 +310,7 @@ fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
     assert!(unmarked > 20, "{unmarked} cuts took the mark");
 }
 
-/// Somebody has put the log there, and not flushed it.
+/// Put there by hand.
 #[test]
 fn a_log_without_its_seal_is_flushed_by_itself() {
     let disk = SimDisk::new(SimConfig::default());
@@ -335,8 +329,8 @@ fn a_log_without_its_seal_is_flushed_by_itself() {
     c.close().unwrap();
 }
 
-/// Another process that comes again and again has SHARED for a moment each time, before it sees PENDING: the file of the process that closes
-/// stays open then, and may not keep its locks.
+/// Another process takes SHARED again and again, before it sees PENDING: the closing one keeps its
+/// file open, but not its locks.
 #[test]
 fn a_close_that_fails_leaves_the_database_to_the_next_process() {
     const SHARED: (u64, u64) = (0x4000_0002, 510);

@@ -1,5 +1,5 @@
-//! Concurrent writers on a simulated disk whose power is cut: what was acknowledged or seen is there, whole (I1, I4),
-//! and the transactions of all threads might have run one after the other.
+//! Concurrent writers on a simulated disk whose power is cut: everything acknowledged or seen is
+//! there, whole (I1, I4), and the transactions of all threads have a serial order.
 
 use crate::common::slow;
 
@@ -15,11 +15,11 @@ use parking_lot::Mutex;
 
 const PAGE: usize = 512;
 const THREADS: usize = 4;
-/// Pages that the transactions of one thread fill with their number.
+/// Pages of one thread's transactions.
 const OWN: u64 = 20;
 const PAGES: u64 = 1 + THREADS as u64 * (1 + OWN);
 
-/// The page with the number of the newest transaction of thread `t`, and what it saw of the others.
+/// The page with thread `t`'s newest number, and the numbers it saw.
 fn counter(t: usize) -> u64 {
     2 + t as u64
 }
@@ -28,12 +28,10 @@ fn own(t: usize, i: u64) -> u64 {
     2 + THREADS as u64 + t as u64 * OWN + i
 }
 
-/// Whether transaction `n` of a thread fills its page `i`.
 fn fills(n: u64, i: u64) -> bool {
     (i + OWN - n * 7 % OWN) % OWN < 1 + n % 4
 }
 
-/// What is in page `i` of a thread after its transaction `n`.
 fn content(n: u64, i: u64) -> u64 {
     (1..=n).rev().find(|m| fills(*m, i)).unwrap_or(0)
 }
@@ -48,7 +46,7 @@ fn plain() -> Vec<u8> {
     b
 }
 
-/// Numbers of a page: of the transaction, and one more than what it saw of each thread, 0 where it did not look.
+/// The transaction, and each thread's seen number plus one; 0: not looked at.
 type Numbers = [u64; 1 + THREADS];
 
 fn read(c: &mut Connection, page: u64) -> Result<Numbers, Error> {
@@ -66,18 +64,17 @@ fn image(numbers: Numbers) -> [u8; PAGE] {
     b
 }
 
-/// What the threads know when the power is gone.
 #[derive(Default)]
 struct Known {
     acknowledged: [AtomicU64; THREADS],
     begun: [AtomicU64; THREADS],
     seen: [AtomicU64; THREADS],
-    /// What acknowledged transactions saw, by thread and number.
+    /// By thread and number.
     all: Mutex<BTreeMap<(usize, u64), Numbers>>,
     conflicts: AtomicU64,
 }
 
-/// A transaction of thread `t`, as SQLite calls.
+/// As SQLite calls.
 fn commit(c: &mut Connection, t: usize, known: &Known, rng: &mut SplitMix64) -> Result<(), Error> {
     c.lock(LockLevel::Shared)?;
     let mut header = [0; PAGE];
@@ -97,7 +94,6 @@ fn commit(c: &mut Connection, t: usize, known: &Known, rng: &mut SplitMix64) -> 
         read(c, own(t, i))?;
         c.write_at(&image([n; 1 + THREADS]), (own(t, i) - 1) * PAGE as u64)?;
     }
-    // SQLite counts every transaction on page 1.
     header[24..28].copy_from_slice(&(n as u32).to_be_bytes());
     c.write_at(&header, 0)?;
     c.prepare(None)?;
@@ -110,7 +106,7 @@ fn commit(c: &mut Connection, t: usize, known: &Known, rng: &mut SplitMix64) -> 
     c.unlock(LockLevel::None)
 }
 
-/// A snapshot is whole; and who has seen a transaction has seen what it saw.
+/// A reader of a transaction sees all that it saw.
 fn look(c: &mut Connection, known: &Known) -> Result<(), Error> {
     c.lock(LockLevel::Shared)?;
     check(c, "in a snapshot")?.into_iter().zip(&known.seen).for_each(|(n, seen)| {
@@ -138,11 +134,11 @@ fn check(c: &mut Connection, when: &str) -> Result<[u64; THREADS], Error> {
     Ok(newest)
 }
 
-/// No two transactions each ran before the other.
 fn check_order(all: &BTreeMap<(usize, u64), Numbers>) {
     for ((t, n), saw) in all {
         for (other, seen) in saw[1..].iter().enumerate().filter(|(other, seen)| **seen > 0 && other != t) {
-            // It saw `seen - 1` of `other`, so it ran before the next one of that thread, which saw it if it looked.
+            // It saw `seen - 1` of `other`, so it ran before that thread's next, which saw it if it
+            // looked.
             let Some(next) = all.get(&(other, *seen)) else { continue };
             assert!(next[1 + t] == 0 || next[1 + t] > *n, "{t}:{n} and {other}:{seen} each ran before the other");
         }
@@ -219,7 +215,7 @@ fn a_power_cut_under_concurrent_writers_takes_back_nothing_and_mixes_nothing() {
     campaign(16..20, "wal-opt");
 }
 
-/// The same for long: `cargo test --release -p onewrite-core --test concurrent_crashes -- --ignored`.
+/// For long: `cargo test --release -p onewrite-core --test concurrent_crashes -- --ignored`.
 #[test]
 #[ignore = "takes long"]
 fn many_power_cuts() {

@@ -1,4 +1,5 @@
-//! The process that takes a file into use has the writer's place from the moment in which others may join (rule OneWriter).
+//! The process that takes a file into use has the writer's place from the moment in which others
+//! may join (rule OneWriter).
 
 use crate::common;
 
@@ -34,7 +35,7 @@ fn nobody_writes_between_the_first_process_and_its_first_transaction() {
     let has_written = Arc::new(AtomicBool::new(false));
     let (other, came, written) = (second.clone(), has_come.clone(), has_written.clone());
     process.at("/db-onewrite", move |call| {
-        // The last lock to go lets others in: of one byte. The first process is kept from its processor for so long.
+        // The last lock, of one byte, lets others in, with the first process off its processor.
         if matches!(call, Call::Unlock { len: 1, .. }) && !came.swap(true, SeqCst) {
             let mut other = other.lock();
             written.store(try_write(&mut other, [(1, page(7))].into_iter()).is_ok(), SeqCst);
@@ -44,7 +45,6 @@ fn nobody_writes_between_the_first_process_and_its_first_transaction() {
     write(&mut first, &[(2, page(1))]);
     assert!(has_come.load(SeqCst), "another process has come");
     assert!(!has_written.load(SeqCst), "two have written at once");
-    // It goes on behind the first, and both have all of it.
     let mut second = second.lock();
     write(&mut second, &[(1, page(8))]);
     write(&mut first, &[(2, page(2))]);

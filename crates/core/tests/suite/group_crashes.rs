@@ -1,5 +1,5 @@
-//! Threads that commit at the same time on a simulated disk whose power is cut: what was acknowledged is there
-//! (invariant I1), and so is everything a reader has seen (I4), whole and in the order of the transactions.
+//! Threads that commit at the same time on a simulated disk whose power is cut: everything
+//! acknowledged (invariant I1) or seen (I4) is there, whole and in order.
 
 use crate::common::slow;
 
@@ -11,12 +11,11 @@ use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 
-/// Pages of the database: the header, the counter, and those that transactions fill.
+/// Header, counter, and pages of transactions.
 const PAGES: u32 = 300;
 const PAGE: usize = 512;
 
-/// What transaction `n` fills with its number besides the counter: how many pages, and the first. `alone`: most leave
-/// it at the counter, so that they can go in place.
+/// How many besides the counter, and the first. `alone`: mostly none, to go in place.
 fn reach(n: u64, alone: bool) -> (u64, u64) {
     let room = u64::from(PAGES) - 2;
     let count = match n % 64 {
@@ -34,7 +33,6 @@ fn fills(n: u64, page: u64, alone: bool) -> bool {
     (page - 3 + room - first) % room < count
 }
 
-/// What page `page` holds after transaction `n`.
 fn content(n: u64, page: u64, alone: bool) -> [u8; PAGE] {
     let newest = if page == 2 { n } else { (1..=n).rev().find(|m| fills(*m, page, alone)).unwrap_or(0) };
     image(newest)
@@ -46,7 +44,6 @@ fn image(n: u64) -> [u8; PAGE] {
     image
 }
 
-/// A database in which no transaction has been.
 fn plain() -> Vec<u8> {
     let mut b = vec![0; PAGE * PAGES as usize];
     b[..16].copy_from_slice(b"SQLite format 3\0");
@@ -57,7 +54,6 @@ fn plain() -> Vec<u8> {
     b
 }
 
-/// What the threads know when the power is gone.
 #[derive(Default)]
 struct Known {
     alone: bool,
@@ -77,7 +73,7 @@ fn number(image: &[u8; PAGE]) -> u64 {
     u64::from_le_bytes(image[..8].try_into().unwrap())
 }
 
-/// One autocommit, as SQLite calls. `flush`: `synchronous=FULL`.
+/// As SQLite calls. `flush`: `synchronous=FULL`.
 fn commit(c: &mut Connection, known: &Known, flush: bool) -> Result<(), Error> {
     c.lock(LockLevel::Shared)?;
     c.lock(LockLevel::Reserved)?;
@@ -98,12 +94,11 @@ fn commit(c: &mut Connection, known: &Known, flush: bool) -> Result<(), Error> {
     if flush {
         known.acknowledged.fetch_max(n, Ordering::SeqCst);
     }
-    // It goes on with its own state.
     assert_eq!(number(&read_page(c, 2)?), n);
     c.unlock(LockLevel::None)
 }
 
-/// One read transaction: a snapshot is one state, whole.
+/// A snapshot is one state, whole.
 fn look(c: &mut Connection, known: &Known, rng: &mut SplitMix64, floor: &mut u64) -> Result<(), Error> {
     c.lock(LockLevel::Shared)?;
     let n = number(&read_page(c, 2)?);
@@ -118,7 +113,6 @@ fn look(c: &mut Connection, known: &Known, rng: &mut SplitMix64, floor: &mut u64
     c.unlock(LockLevel::None)
 }
 
-/// Repeats until the power is gone.
 fn repeat(mut once: impl FnMut() -> Result<(), Error>, mut start_over: impl FnMut(&Error)) {
     loop {
         match once() {
@@ -129,8 +123,7 @@ fn repeat(mut once: impl FnMut() -> Result<(), Error>, mut start_over: impl FnMu
     }
 }
 
-/// Runs threads until the power is cut, and checks what a crash leaves. Returns commits, flushes of the log and pages written
-/// in place.
+/// Until the power is cut. Returns commits, flushes of the log and pages written in place.
 fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64, u64) {
     let mut rng = SplitMix64::new(seed);
     let sim = SimDisk::new(SimConfig { atomic_unit, ..SimConfig::default() });
@@ -140,7 +133,6 @@ fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64,
     let engine = Engine::new(Arc::new(slow::Slow(sim.clone())));
     let known = Known { alone: scheme == "auto", ..Known::default() };
     let open = || engine.open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
-    // Marked before the power may go.
     let mut first = open();
     commit(&mut first, &known, true).unwrap();
     let (writers, readers) = ([(); 4].map(|()| open()), [(); 2].map(|()| open()));
@@ -155,7 +147,6 @@ fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64,
                 repeat(
                     || commit(&mut c.borrow_mut(), known, flush),
                     |_| {
-                        // Nobody asks a busy handler here.
                         let _ = c.borrow_mut().unlock(LockLevel::None);
                     },
                 );
@@ -220,7 +211,7 @@ fn commits_that_do_not_flush_among_those_that_do_change_nothing_for_these() {
     campaign(36..48, "log", 512, false);
 }
 
-/// The same for hours: `cargo test --release -p onewrite-core --test group_crashes -- --ignored`.
+/// For hours: `cargo test --release -p onewrite-core --test group_crashes -- --ignored`.
 #[test]
 #[ignore = "takes long"]
 fn many_power_cuts() {

@@ -1,4 +1,4 @@
-//! The in-page schemes: what they refuse, what a commit costs, what they survive.
+//! The in-page schemes: refusals, costs of a commit, crashes.
 
 use crate::common;
 
@@ -50,7 +50,6 @@ fn counting_commit_flushes_once_and_traditional_commit_twice() {
     }
 }
 
-/// All subsets of the pages of a transaction that was being flushed.
 #[test]
 fn a_transaction_of_which_a_page_is_missing_is_undone() {
     for scheme in ["dhl-cc", "dhl-tc"] {
@@ -79,7 +78,7 @@ fn a_transaction_of_which_a_page_is_missing_is_undone() {
     }
 }
 
-/// What was in flight with one flush, the size and the mark with another, and nothing of the log; then home is a plain file.
+/// None is for the log.
 #[test]
 fn recovery_flushes_twice_and_leaves_a_plain_file() {
     for (pages, whole) in [(1, false), (3, true)] {
@@ -99,7 +98,6 @@ fn recovery_flushes_twice_and_leaves_a_plain_file() {
         assert_eq!((home.flushes(), log.flushes()), (2, 0), "{pages} pages");
         let (disk, mut crashed) = (killed.survive(), killed.crash_by(&mut |_| 0));
         c.close().unwrap();
-        // Whether the slot that ends the session reached the disk or not, the log is this home's.
         for next in [&disk, &mut crashed] {
             let home = next.snapshot_file(Path::new(HOME)).unwrap();
             assert_eq!((home[19], home.len()), (1, 12 * PAGE), "a plain file");
@@ -112,7 +110,7 @@ fn recovery_flushes_twice_and_leaves_a_plain_file() {
     }
 }
 
-/// A flush that failed leaves the pages in the cache, clean, and not on the disk.
+/// They are clean in the cache and not on the disk.
 #[test]
 fn pages_whose_flush_failed_are_made_durable_before_anything_builds_on_them() {
     let disk = disk(4096, 32);
@@ -138,14 +136,14 @@ fn a_page_without_room_for_its_undo_record_sends_its_transaction_alone_through_t
     write(&mut c, &leaves(1, 1..2));
     write(&mut c, &[(1, leaf(2)), (2, opaque(7))]);
     assert_eq!((stat(&mut c, "in_place"), stat(&mut c, "undo_misfits"), stat(&mut c, "records")), (1, 1, 1));
-    // An image in place would be older after a replay: the record is home first.
+    // An older record must not replay over an image in place.
     write(&mut c, &leaves(3, 1..2));
     assert_eq!((stat(&mut c, "in_place"), stat(&mut c, "records"), stat(&mut c, "checkpoints")), (2, 1, 1));
     let found = cells(&mut open(&disk.crash_by(&mut |_| 0), "dhl-cc"));
     assert_eq!(found[..2], [3, u64::from_le_bytes([7; 8])]);
 }
 
-/// Where they are many, a checkpoint after each would cost more than the log does.
+/// A checkpoint after each would cost more.
 #[test]
 fn many_pages_without_room_take_the_others_with_them_through_the_log() {
     let disk = disk(4096, 32);
@@ -159,7 +157,6 @@ fn many_pages_without_room_take_the_others_with_them_through_the_log() {
     assert_eq!(cells(&mut open(&disk.crash_by(&mut |_| 0), "dhl-cc"))[1..3], [u64::from_le_bytes([39; 8]), 39]);
 }
 
-/// With the reserve of a new database's pages there is room for the record in a page without a gap, too.
 #[test]
 fn the_reserve_has_room_for_undo_records() {
     let disk = disk(4096, 248);
@@ -192,7 +189,6 @@ fn the_reserve_has_room_for_undo_records() {
     assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
 }
 
-/// A b-tree leaf without a gap, in front of a reserve.
 fn roomy_leaf(n: u8) -> Vec<u8> {
     let mut page = vec![5; PAGE];
     page[PAGE - 320..PAGE - 280].fill(n);
@@ -235,8 +231,7 @@ fn a_new_database_gets_pages_that_the_device_writes_whole() {
     }
 }
 
-/// A VACUUM that gives the database pointer maps, or more reserved bytes, goes through the log: an undo record means something else
-/// under the other header, and recovery has one of them.
+/// An undo record is read by the header, and recovery has one of the two.
 #[test]
 fn what_pages_mean_does_not_change_in_place() {
     for (at, byte, more) in [(60, 7, 1), (55, 3, 0), (20, 255, 0)] {

@@ -1,5 +1,5 @@
-//! The in-page schemes add pages without writing page 1: what the size of the database is after a crash (rules SizeHome
-//! and SizeLast).
+//! The in-page schemes add pages without writing page 1: the database's size after a crash (rules
+//! SizeHome and SizeLast).
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use common::{PAGE, write};
 use onewrite_core::disk::sim::SimDisk;
 use onewrite_core::{Connection, LockLevel};
 
-/// Page 1 as SQLite writes it when the database grows.
+/// When the database grows.
 fn page_1(c: &mut Connection, page_count: u8) -> (u64, Vec<u8>) {
     let mut first = vec![0; PAGE];
     c.lock(LockLevel::Shared).unwrap();
@@ -57,8 +57,7 @@ fn a_page_is_added_without_writing_page_1_and_the_size_survives() {
     }
 }
 
-/// Pages go over zeros that an earlier one left behind its own, most of them: home becomes longer a few times only. A crash and a close
-/// leave what was added.
+/// Most overwrite zeros that an earlier one wrote ahead.
 #[test]
 fn pages_that_are_added_one_by_one_rarely_make_home_longer() {
     for scheme in ["dhl-cc", "lsmvbt"] {
@@ -89,7 +88,6 @@ fn pages_that_are_added_one_by_one_rarely_make_home_longer() {
     }
 }
 
-/// The pages of a transaction that was undone are not part of the database, those of the one before are.
 #[test]
 fn the_size_after_a_crash_is_that_of_the_last_whole_transaction() {
     for scheme in ["dhl-cc", "dhl-tc"] {
@@ -123,15 +121,15 @@ fn the_size_after_a_crash_is_that_of_the_last_whole_transaction() {
     }
 }
 
-/// A checkpoint raises the TID from which trailers count, so page 1 must tell the size before.
+/// A checkpoint raises the TID from which trailers count, so page 1 must state the size.
 #[test]
 fn what_grew_in_place_is_there_after_a_checkpoint() {
     let disk = disk(4096, 32);
     let mut c = open(&disk, "dhl-cc");
     let first = page_1(&mut c, 13);
     write(&mut c, &[first, (1, leaf(2)), (12, leaf(2))]);
-    // Through the log until there is enough for a checkpoint, then in place again. The first one comes with a record that the
-    // short ring has no room for.
+    // Through the log until a checkpoint pays, then in place again. The first one comes with a
+    // record that the short ring lacks room for.
     let mut n = 0;
     while stat(&mut c, "checkpoints") < 2 {
         n += 1;
@@ -146,14 +144,14 @@ fn what_grew_in_place_is_there_after_a_checkpoint() {
     assert_eq!((size(&mut crashed), cells(&mut crashed)[0]), (13, 4));
 }
 
-/// Begins a transaction that adds two pages, or cuts two off, and lets the disk take `ops` of its operations.
+/// A transaction that adds or removes two pages, for `ops` operations of the disk.
 fn cut_short(scheme: &str, grows: bool, ops: u64) -> SimDisk {
     let disk = disk(4096, 32);
     let mut c = open(&disk, scheme);
     let first = page_1(&mut c, 14);
     write(&mut c, &[first, (1, leaf(2)), (12, leaf(2)), (13, leaf(2))]);
     let (first, pages) = match grows {
-        // The last page so far, which page 1 does not count, is among them.
+        // Page 1 does not count the last page so far.
         true => (page_1(&mut c, 16), [(1, leaf(3)), (13, leaf(3)), (14, leaf(3)), (15, leaf(3))].to_vec()),
         false => (page_1(&mut c, 12), [(1, leaf(3)), (2, leaf(3))].to_vec()),
     };
@@ -173,8 +171,8 @@ fn cut_short(scheme: &str, grows: bool, ops: u64) -> SimDisk {
     disk
 }
 
-/// The process dies in a commit and what it wrote is in the cache; the power goes at any operation of the recovery; any
-/// subset of what was not flushed arrives.
+/// A process dies in a commit; the power goes at any operation of the recovery; any subset of the
+/// unflushed writes arrives.
 #[test]
 fn the_size_outlives_a_power_cut_in_the_recovery_of_a_dead_process() {
     for (scheme, grows) in [("dhl-cc", true), ("dhl-cc", false), ("dhl-tc", true)] {

@@ -1,5 +1,6 @@
-//! Threads that write one database of an in-page scheme on a simulated disk whose power is cut: they share flushes, and
-//! what was acknowledged or seen is there, whole (invariants I1, I4), in place or through the log.
+//! Threads that write one database of an in-page scheme on a simulated disk whose power is cut:
+//! they share flushes, and everything acknowledged or seen is there, whole (invariants I1, I4), in
+//! place or through the log.
 
 use crate::common::slow;
 
@@ -12,28 +13,26 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 
 const PAGE: usize = 512;
-/// The header, the counter, and those that transactions fill.
+/// Header, counter, and pages of transactions.
 const PAGES: u64 = 40;
-/// Where the number lies.
 const CELL: usize = PAGE - 32 - 100;
 
-/// The pages behind the counter that transaction `n` writes.
+/// After the counter.
 fn pages_of(n: u64) -> impl Iterator<Item = u64> {
     let count = [0, 1, 3, 7][n as usize % 4];
     (0..count).map(move |i| 3 + (n.wrapping_mul(7919) + i) % (PAGES - 2))
 }
 
-/// Whether transaction `n` leaves no gap in its pages, so that they cannot carry undo records: alone, or one behind the other.
+/// No gap for undo records: single transactions, and several in a row.
 fn is_full(n: u64) -> bool {
     n % 10 == 3 || n % 100 >= 96
 }
 
-/// Pages after transaction `n`: every fifth adds one, and now and then all that were added are cut off.
+/// Every fifth adds a page; now and then all added ones are cut off.
 fn size_after(n: u64) -> u64 {
     PAGES + n % 50 / 5
 }
 
-/// What `page` holds after transaction `n`.
 fn number_on(n: u64, page: u64) -> u64 {
     if page > PAGES {
         (1..=n).rev().find(|m| size_after(*m) >= page && size_after(*m - 1) < page).unwrap_or(0)
@@ -46,7 +45,6 @@ fn number_on(n: u64, page: u64) -> u64 {
 
 fn image(n: u64, full: bool) -> Vec<u8> {
     let mut b = vec![0; PAGE];
-    // An overflow page is opaque, a leaf has a gap.
     if !full {
         b[0] = 13;
         b[4] = 1;
@@ -94,7 +92,6 @@ fn commit(c: &mut Connection, known: &Known) -> Result<(), Error> {
         c.write_at(&image(n, false), (page - 1) * PAGE as u64)?;
     }
     if before != after {
-        // As SQLite writes it when the size changes.
         let mut first = plain();
         first.truncate(PAGE);
         first[28..32].copy_from_slice(&(after as u32).to_be_bytes());
@@ -136,7 +133,6 @@ fn repeat(c: &mut Connection, mut once: impl FnMut(&mut Connection) -> Result<()
     }
 }
 
-/// What a run did.
 #[derive(Default)]
 struct Ways {
     in_place: u64,
@@ -203,7 +199,7 @@ fn threads_that_write_in_place_share_flushes_and_lose_nothing_to_a_power_cut() {
         (0..8).for_each(|seed| run(seed, scheme, gc, &mut ways));
         let Ways { in_place, records, flushes: done } = ways;
         assert!(in_place > 50 && records > 5, "{scheme}: {in_place} in place, {records} records");
-        // With `gc=eager` each record is flushed, too.
+        // Then each record is flushed, too.
         assert!(gc == "eager" || done < flushes * in_place, "{scheme}: {done} flushes for {in_place} transactions");
     }
 }

@@ -42,7 +42,7 @@ fn read(c: &mut Connection, index: u64) -> Vec<u8> {
     b
 }
 
-/// What recovery makes of the worst crash: nothing that was not flushed is there.
+/// Everything unflushed is lost.
 fn after_the_worst_crash(disk: &SimDisk) -> Connection {
     open(&disk.crash_by(&mut |_| 0))
 }
@@ -84,7 +84,7 @@ fn a_page_with_an_entry_in_the_live_log_does_not_until_the_checkpoint() {
     c.pragma("checkpoint", None).unwrap().unwrap();
     write(&mut c, &[(1, page(3))]);
     assert_eq!((stat(&mut c, "in_place"), stat(&mut c, "records")), (1, 2));
-    // A record over the image in place, after a transaction number that no record has.
+    // After a TID without a record.
     write(&mut c, &[(1, page(4)), (2, page(14))]);
     write(&mut c, &[(1, page(5))]);
     assert_eq!((stat(&mut c, "in_place"), stat(&mut c, "records")), (1, 4));
@@ -92,8 +92,7 @@ fn a_page_with_an_entry_in_the_live_log_does_not_until_the_checkpoint() {
     assert!(read(&mut again, 1) == page(5) && read(&mut again, 2) == page(14));
 }
 
-/// Rule SlotsAgree: what was committed without a record since the last recovery is not passed over for a home of the
-/// session before.
+/// Rule SlotsAgree: no older home hides commits without a record.
 #[test]
 fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit_in_place() {
     let first = disk(4096);
@@ -142,8 +141,7 @@ fn nothing_goes_in_place_that_a_crash_could_tear_or_that_need_not_be_flushed() {
     assert_eq!(stat(&mut c, "in_place"), 1, "now nothing stands in the way");
 }
 
-/// A flush that failed leaves the page in the cache, clean, and not on the disk. Who opens the database next sees
-/// it and builds on it.
+/// The page is clean in the cache and not on the disk.
 #[test]
 fn a_page_whose_flush_failed_is_made_durable_before_anything_builds_on_it() {
     let disk = disk(4096);
@@ -167,8 +165,6 @@ fn a_page_whose_flush_failed_is_made_durable_before_anything_builds_on_it() {
     assert!(read(&mut again, 1) == seen, "a page that the acknowledged transaction built on is gone");
 }
 
-/// Should the newest header slot be damaged, the one before it must not bring images back that are older than those
-/// in place.
 #[test]
 fn a_damaged_slot_does_not_bring_older_images_back() {
     for scheme in ["auto", "dhl-cc", "lsmvbt"] {
@@ -204,7 +200,7 @@ fn the_change_counter_goes_on_above_every_one_that_was_shown() {
     assert!(counter(&mut again) > shown[4]);
 }
 
-/// A connection that goes on reading after its commit, without having unlocked, sees what it wrote.
+/// Without an unlock it sees its writes.
 #[test]
 fn what_was_read_ahead_is_forgotten_at_a_commit() {
     for scheme in ["auto", "log"] {
@@ -220,7 +216,7 @@ fn what_was_read_ahead_is_forgotten_at_a_commit() {
             c.read_at(&mut b, index * PAGE as u64).unwrap();
             b
         };
-        // Page after page: by the third, those behind it have been read too.
+        // By the third page in a row.
         (1..4).for_each(|index| drop(read(&mut c, index)));
         c.lock(LockLevel::Reserved).unwrap();
         c.write_at(&page(5), 4 * PAGE as u64).unwrap();
@@ -228,7 +224,6 @@ fn what_was_read_ahead_is_forgotten_at_a_commit() {
         c.sync().unwrap();
         c.commit().unwrap();
         c.unlock(LockLevel::Shared).unwrap();
-        // Then home has it under `log`, too.
         c.pragma("checkpoint", None).unwrap().unwrap();
         assert!(read(&mut c, 4) == page(5), "{scheme}: the image before the commit");
     }

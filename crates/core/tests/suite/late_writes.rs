@@ -1,5 +1,5 @@
-//! Pages that come behind FCNTL_SYNC, as from a VFS on top that keeps writes back until xSync, belong to the
-//! transaction that is committed (rule WholeTransaction, invariant I7).
+//! Pages written after FCNTL_SYNC, by a VFS on top that keeps writes back until xSync, belong to
+//! the committed transaction (rule WholeTransaction, invariant I7).
 
 use crate::common;
 
@@ -22,11 +22,11 @@ fn pages_behind_fcntl_sync_are_committed() {
     c.sync().unwrap();
     c.commit().unwrap();
     c.unlock(LockLevel::None).unwrap();
-    // As a power cut would find it: the process has not closed it.
+    // As after a power cut.
     ends_with_all(&pair.copy().home, 2);
 }
 
-/// A cache that was too small has written some pages before, and the last one comes behind.
+/// A small cache wrote some pages early.
 #[test]
 fn pages_before_and_behind_fcntl_sync_are_one_transaction() {
     let pair = crashed(1);
@@ -43,7 +43,6 @@ fn pages_before_and_behind_fcntl_sync_are_one_transaction() {
     assert!(std::fs::read(&copy.home).unwrap()[2 * PAGE..] == page(7));
 }
 
-/// A second FCNTL_SYNC takes nothing back.
 #[test]
 fn a_transaction_that_is_prepared_twice_is_committed() {
     let pair = crashed(1);
@@ -58,7 +57,7 @@ fn a_transaction_that_is_prepared_twice_is_committed() {
     ends_with_all(&pair.copy().home, 2);
 }
 
-/// SQLite rolls back behind FCNTL_SYNC by writing the pages as they were, and may go on under its lock.
+/// By writing the old pages, perhaps to go on under its lock.
 #[test]
 fn a_rollback_behind_fcntl_sync_leaves_nothing() {
     let pair = crashed(1);
@@ -76,7 +75,7 @@ fn a_rollback_behind_fcntl_sync_leaves_nothing() {
     ends_with_all(&pair.copy().home, 1);
 }
 
-/// Where several files commit together, SQLite passes over errors behind FCNTL_SYNC: it is told there.
+/// SQLite ignores errors after FCNTL_SYNC.
 #[test]
 fn several_files_whose_pages_come_later_are_refused_in_time() {
     let pair = crashed(1);

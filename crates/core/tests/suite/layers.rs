@@ -1,15 +1,14 @@
-//! The folders of a crate are layers: a folder imports only from folders before it in the list below, and
-//! a page that the list names has the same. Imports are `use` and every path that begins with `crate` or `super`; a method
-//! call on a type of another folder is not seen. Tests may import from anywhere.
+//! The folders of a crate are layers, listed below and on the page that the list names: a folder
+//! imports only from folders before it. Imports are `use` and paths that begin with `crate` or
+//! `super`; method calls are not seen. Tests may import from anywhere.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The sources of a crate.
 struct Tree {
     root: &'static str,
-    /// In the order of imports. A file that stands beside `lib.rs` and is imported is a layer of its own.
+    /// In the order of imports. An imported file beside `lib.rs` is a layer of its own.
     layers: &'static [&'static str],
     /// The page with the same list.
     page: &'static str,
@@ -65,7 +64,7 @@ const BENCH: Tree = Tree {
 
 const TREES: [&Tree; 3] = [&CORE, &VFS, &BENCH];
 
-/// Files that may stand beside the root of a crate. One that is no layer imports from everywhere, and no layer imports it.
+/// Beside the root. One that is no layer imports from everywhere, and no layer imports it.
 const LOOSE_MAX: usize = 4;
 
 const ROOTS: [&str; 2] = ["lib.rs", "main.rs"];
@@ -74,7 +73,7 @@ fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// The sources below `dir` without tests, by their paths from `root`.
+/// Without tests, by their paths from `root`.
 fn sources(root: &Path, dir: &Path, found: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -88,7 +87,7 @@ fn sources(root: &Path, dir: &Path, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// The source without comments and modules of tests.
+/// Without comments and modules of tests.
 fn code(text: &str) -> String {
     let mut kept = String::new();
     let (mut for_tests, mut in_tests) = (false, false);
@@ -113,7 +112,8 @@ fn is_in_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Reads the tree of paths that `text` begins with, each with `before` in front; the text behind it. Macros are left out.
+/// Each path of the tree at the start of `text` gets `before` in front; returns the rest. Without
+/// macros.
 fn read_tree<'a>(text: &'a str, before: &[&'a str], paths: &mut Vec<Vec<&'a str>>) -> &'a str {
     let (mut path, mut rest) = (before.to_vec(), text.trim_start());
     loop {
@@ -124,7 +124,7 @@ fn read_tree<'a>(text: &'a str, before: &[&'a str], paths: &mut Vec<Vec<&'a str>
                     return inner.get(1..).unwrap_or_default();
                 }
                 let next = read_tree(inner, &path, paths);
-                // Behind a name is `as` with another, at most.
+                // At most `as` and another name.
                 inner = next.find([',', '}']).map_or("", |end| &next[end..]);
             }
         }
@@ -142,7 +142,6 @@ fn read_tree<'a>(text: &'a str, before: &[&'a str], paths: &mut Vec<Vec<&'a str>
     rest
 }
 
-/// The paths in `code` that begin with `crate` or `super`.
 fn paths(code: &str) -> Vec<Vec<&str>> {
     let mut found = Vec::new();
     for start in ["crate::", "super::"] {
@@ -156,7 +155,7 @@ fn paths(code: &str) -> Vec<Vec<&str>> {
     found
 }
 
-/// The layer that a path from the file `name` leads to, or a name in the root of the crate; `None` within the layer.
+/// From the file `name`, to a layer or a name in the crate's root; `None` within the layer.
 fn target<'a>(name: &'a str, path: &[&'a str]) -> Option<&'a str> {
     let mut from: Vec<&str> = name.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
     let own = from[0];
@@ -172,7 +171,6 @@ fn target<'a>(name: &'a str, path: &[&'a str]) -> Option<&'a str> {
     (layer != own).then_some(layer)
 }
 
-/// What stands in the way of the layers of `tree`.
 fn complaints(tree: &Tree, sources: &BTreeMap<String, String>) -> Vec<String> {
     let Tree { root, layers, .. } = tree;
     let rank = |layer: &str| layers.iter().position(|name| *name == layer);
@@ -207,8 +205,8 @@ fn complaints(tree: &Tree, sources: &BTreeMap<String, String>) -> Vec<String> {
     complaints
 }
 
-/// The folders in the table of `page`: of a Markdown page the one below the title with the path `root`, of a source the
-/// one in the comment that it begins with. A row may have several.
+/// By the table of `page`: of a Markdown page below the title with the path `root`, of a source in
+/// its first comment. A row may have several folders.
 fn told_layers(page: &str, root: &str) -> Vec<String> {
     let comment: Vec<&str> = page.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim_start).collect();
     let title = |line: &&str| line.starts_with('#') && line.contains(&format!("`{root}`"));

@@ -1,5 +1,5 @@
-//! A log that somebody has made longer, with zeros or a hole: opening reads as much of it as its slots and records say, whatever its length
-//! (invariant I6).
+//! A log that was lengthened by hand, with zeros or a hole: opening reads only as much as its slots
+//! and records say (invariant I6).
 
 use crate::common;
 
@@ -15,12 +15,11 @@ use onewrite_core::{Connection, Engine, LockLevel};
 
 const LOG: &str = "/db-onewrite";
 const PAGES: u32 = 40;
-/// So much longer, in bytes.
+/// Bytes.
 const LONGER: u64 = 64 << 20;
-/// What may be read, and written, in bytes: the log without that, several times.
+/// For reads and writes: several times the log before.
 const ENOUGH: u64 = 4 << 20;
 
-/// A simulated disk that counts the bytes that are read and written.
 #[derive(Clone)]
 struct Counting {
     sim: SimDisk,
@@ -71,7 +70,7 @@ fn open(disk: impl Disk + 'static, options: &[(&str, &str)]) -> Connection {
     Engine::new(Arc::new(disk)).open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap()
 }
 
-/// What a crash leaves behind a transaction of one page, or behind one that streams and is not home, with a log that is longer since.
+/// After a transaction of one page, or one that streams and is not home.
 fn lengthened(options: &[(&str, &str)], big: bool) -> SimDisk {
     let sim = SimDisk::new(SimConfig { capacity: 2 * LONGER, ..SimConfig::default() });
     sim.put_file(Path::new("/db"), &[]);
@@ -79,7 +78,7 @@ fn lengthened(options: &[(&str, &str)], big: bool) -> SimDisk {
     try_fill(&mut c, PAGES, 1).unwrap();
     let last = if big { u64::from(PAGES) } else { 2 };
     write_and_sync(&mut c, &(1..last).map(|n| (n, filled(n, PAGES, 2))).collect::<Vec<_>>());
-    // Of a big one, the flush of the log is the last that happens.
+    // Of a big one, the log's flush is the last operation.
     if big {
         sim.stop_after(2);
     }
@@ -107,7 +106,7 @@ fn an_open_reads_what_the_log_says_and_not_how_long_it_is() {
         };
         let last = u64::from(PAGES) - 1;
         assert_eq!((read(&mut c, 1), read(&mut c, last)), (2, if big { 2 } else { 1 }), "{options:?}");
-        // A transaction that streams does so where the log ends by its slot.
+        // Images go to the log's end by its slot.
         write(&mut c, &(1..PAGES.into()).map(|n| (n, filled(n, PAGES, 3))).collect::<Vec<_>>());
         c.close().unwrap();
         let moved = counting.moved.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! Files of a database in use that are removed, moved or overwritten: a lost log is made anew, with everything at home (rule
-//! LostLogReplaced), and a home that was overwritten is not written (rule HomeFitsLog).
+//! Files in use that are removed, moved or overwritten: a lost log is made anew, with everything at
+//! home (rule LostLogReplaced), and an overwritten home is not written (rule HomeFitsLog).
 
 use crate::common;
 
@@ -31,7 +31,7 @@ fn open_with(disk: &SimDisk, given: &[(&str, &str)]) -> Result<Connection> {
     Engine::new(Arc::new(disk.clone())).open(Path::new(DB), OpenMode::ReadWrite, &options)
 }
 
-/// A connection of a process of its own.
+/// Of another process.
 fn open(disk: &SimDisk) -> Connection {
     open_with(disk, &[]).unwrap()
 }
@@ -44,7 +44,6 @@ fn read(c: &mut Connection) -> Result<u64> {
     Ok(n)
 }
 
-/// Which transaction is the newest.
 fn newest(c: &mut Connection) -> Result<u64> {
     c.lock(LockLevel::Shared)?;
     let n = read(c);
@@ -60,7 +59,6 @@ fn try_commit(c: &mut Connection, n: u64) -> Result<()> {
     done
 }
 
-/// What is in the file, which is a plain one.
 fn number(disk: &SimDisk) -> u64 {
     let home = disk.snapshot_file(Path::new(DB)).unwrap();
     assert_eq!((home.len(), home[19]), (3 * PAGE, 1), "a plain file");
@@ -71,7 +69,6 @@ fn names(disk: &SimDisk) -> Vec<String> {
     disk.paths().iter().map(|path| path.display().to_string()).collect()
 }
 
-/// Takes the log away, removed or with another name.
 fn lose(disk: &SimDisk, is_removed: bool) -> std::io::Result<()> {
     let log = Path::new(LOG);
     match is_removed {
@@ -108,7 +105,6 @@ fn a_log_that_is_lost_is_made_anew() {
     }
 }
 
-/// Another file under the log's name is kept under one of its own.
 #[test]
 fn what_has_the_name_of_a_lost_log_is_set_aside() {
     let disk = disk();
@@ -124,7 +120,7 @@ fn what_has_the_name_of_a_lost_log_is_set_aside() {
     assert_eq!(number(&disk), 2);
 }
 
-/// Every process goes over to the new log, and what one of them reads keeps the new one from being made.
+/// A reader delays the new log.
 #[test]
 fn all_processes_go_on_with_the_new_log() {
     for is_removed in [true, false] {
@@ -156,7 +152,6 @@ fn all_processes_go_on_with_the_new_log() {
             assert_eq!(newest(c).unwrap(), 6);
         }
         assert_eq!(newest(&mut open(&disk.survive())).unwrap(), 6);
-        // One that was idle all the while closes: it is not the last.
         for c in [idle, writer, other, reader] {
             c.close().unwrap();
             assert_eq!(newest(&mut joins).unwrap(), 6);
@@ -167,7 +162,6 @@ fn all_processes_go_on_with_the_new_log() {
     }
 }
 
-/// The last process that uses the new log closes before one that has not seen it.
 #[test]
 fn one_that_has_not_seen_the_new_log_is_in_nobodys_way() {
     let disk = disk();
@@ -187,7 +181,6 @@ fn one_that_has_not_seen_the_new_log_is_in_nobodys_way() {
     assert_eq!(number(&disk), 5);
 }
 
-/// One that has not seen the new log ends the session with its close, as the last.
 #[test]
 fn one_that_has_not_seen_the_new_log_closes_as_the_last() {
     let disk = disk();
@@ -201,7 +194,7 @@ fn one_that_has_not_seen_the_new_log_closes_as_the_last() {
     assert_eq!(number(&disk), 3);
 }
 
-/// Connections of one process: one that reads an older state keeps the log from being made, one that reads the newest does not.
+/// An older state's reader delays the new log, the newest state's does not.
 #[test]
 fn readers_of_the_process_that_makes_the_log() {
     let disk = disk();
@@ -230,7 +223,7 @@ fn readers_of_the_process_that_makes_the_log() {
     assert_eq!(number(&disk), 8);
 }
 
-/// Where no new log can be made, everything is at home all the same, and commits are errors until one can.
+/// Everything goes home, and commits are errors until a log can be made.
 #[test]
 fn without_a_new_log_commits_are_errors_and_nothing_is_lost() {
     let disk = disk();
@@ -256,7 +249,6 @@ fn without_a_new_log_commits_are_errors_and_nothing_is_lost() {
     assert_eq!(number(&disk), 3);
 }
 
-/// Schemes of one process have no other log while they are in use: everything goes home.
 #[test]
 fn schemes_that_make_no_new_log_bring_everything_home() {
     for given in [("concurrent", "1"), ("scheme", "auto")] {
@@ -274,7 +266,7 @@ fn schemes_that_make_no_new_log_bring_everything_home() {
     }
 }
 
-/// Two processes commit while somebody takes the log away; `acknowledged` says how far they came.
+/// Two processes commit while the log is taken away; `acknowledged`: how far they came.
 fn history(disk: &SimDisk, is_removed: bool, acknowledged: &mut u64, is_lost: &mut bool) -> Result<()> {
     let (mut one, mut other) = (open_with(disk, &[])?, open_with(disk, &[])?);
     for n in 1..=6 {
@@ -292,8 +284,8 @@ fn history(disk: &SimDisk, is_removed: bool, acknowledged: &mut u64, is_lost: &m
     other.close()
 }
 
-/// A power cut anywhere: all that was acknowledged is there, but for the time between the loss and the next commit. In that time, until
-/// the new log has its first slot, the lost log is given up; all is there from the moment at which everything is at home.
+/// Except between the loss and the new log's first slot: until everything is at home, the lost
+/// log's content may be gone.
 #[test]
 fn power_cuts_while_a_new_log_is_made_lose_nothing() {
     for is_removed in [true, false] {
@@ -319,7 +311,7 @@ fn power_cuts_while_a_new_log_is_made_lose_nothing() {
                         drop(c);
                         let repair = Repair::open(Arc::new(crashed.clone()), Path::new(DB), OpenMode::ReadWrite);
                         repair.unwrap().unmark().unwrap();
-                        // Until everything has come home, what the log held went with it.
+                        // The log's content went with it.
                         let found = newest(&mut open(&crashed)).unwrap();
                         assert!(found <= n, "{case}: {found}");
                         given_up += u64::from(found == n);
@@ -337,7 +329,7 @@ fn power_cuts_while_a_new_log_is_made_lose_nothing() {
     }
 }
 
-/// A process is killed at each call while it makes the new log, and another one, which has the old one open, goes on.
+/// A process is killed at each call while it makes the new log; another has the old one open.
 #[test]
 fn another_process_goes_on_where_one_died_that_made_the_log() {
     let run = |stop: Option<usize>| {
@@ -384,7 +376,7 @@ fn another_process_goes_on_where_one_died_that_made_the_log() {
     }
 }
 
-/// Another database was copied over the one in use: not a byte of ours goes into it.
+/// Another database was copied over the one in use.
 #[test]
 fn a_database_that_is_overwritten_is_left_alone() {
     for (checkpoints, older) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -394,7 +386,6 @@ fn a_database_that_is_overwritten_is_left_alone() {
         let copied = disk.snapshot_file(Path::new(DB)).unwrap();
         c.pragma("checkpoint", None).unwrap().unwrap();
         commit(&mut other, 2);
-        // An older copy of the same session carries its mark.
         let new = if older { copied } else { plain(50) };
         disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap().write_at(&new, 0).unwrap();
         let error = match checkpoints {
@@ -415,7 +406,7 @@ fn a_database_that_is_overwritten_is_left_alone() {
     }
 }
 
-/// Closed without a commit in between: the same, and the close says so.
+/// The close says so.
 #[test]
 fn an_overwritten_database_is_not_unmarked() {
     let disk = disk();
@@ -428,7 +419,7 @@ fn an_overwritten_database_is_not_unmarked() {
     assert!(disk.snapshot_file(Path::new(DB)).unwrap() == new);
 }
 
-/// Moved to another directory: everything goes home, and commits are errors that say where the log is.
+/// Everything goes home, and errors say where the log is.
 #[test]
 fn a_database_that_is_moved_away_says_so() {
     let disk = disk();
@@ -450,7 +441,8 @@ fn a_database_that_is_moved_away_says_so() {
     assert!(home[19] == 1 && home[PAGE..2 * PAGE] == page(2), "a plain file");
 }
 
-/// On files of the system a process looks once a second, and a removed log is lost with the process. So a commit looks for that.
+/// A process looks at the files once a second, and a removed log vanishes with it: so a commit
+/// looks.
 #[test]
 fn a_removed_log_gets_no_commit() {
     let dir = tempfile::tempdir().unwrap();
@@ -461,20 +453,24 @@ fn a_removed_log_gets_no_commit() {
         let killed = pair.copy();
         newest(&mut open(&killed.home, &[])).unwrap()
     };
+    // In a burst of commits one each millisecond asks.
+    let pause = || std::thread::sleep(std::time::Duration::from_millis(5));
     let mut c = open(&pair.home, &[]);
     commit(&mut c, 1);
     std::fs::remove_file(pair.log()).unwrap();
+    pause();
     commit(&mut c, 2);
     assert_eq!(left(), 2, "removed between two transactions");
+    pause();
     common::try_write(&mut c, [(1, page(3))].into_iter().inspect(|_| std::fs::remove_file(pair.log()).unwrap()))
         .unwrap();
     assert_eq!(left(), 3, "removed within a transaction");
     c.close().unwrap();
 
-    // One that has streamed images into the log has to begin again.
     let mut c = open(&pair.home, &[("stream_size".to_owned(), "64k".to_owned())]);
     let pages = |byte| (0..100).map(move |n| (n, common::filled(n, 100, byte)));
     common::try_write(&mut c, pages(1)).unwrap();
+    pause();
     let lose = |(n, _): &(u64, _)| {
         if *n == 99 {
             std::fs::remove_file(pair.log()).unwrap()

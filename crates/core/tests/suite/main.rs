@@ -1,4 +1,4 @@
-//! The engine on the simulated disk. One binary, for a build links each of them anew.
+//! The engine on the simulated disk. One binary: linking is slow.
 
 mod bad_input;
 mod closed_mark;

@@ -1,5 +1,5 @@
-//! A database file that is renamed or removed while it is in use, and another one under its name: each has a log of its
-//! own, and nothing of either is lost (rule LogFoundBySession, invariants I1 and I7).
+//! A database file that is renamed or removed while in use, and another one under its name: each
+//! has its own log, and neither loses anything (rule LogFoundBySession, invariants I1 and I7).
 
 use crate::common;
 
@@ -14,7 +14,7 @@ use onewrite_core::{Connection, Engine, Error, LockLevel, Result};
 
 const DB: &str = "/db";
 const OLD: &str = "/old";
-/// Transactions of the database that comes after the other one have larger numbers.
+/// Of the later database, with larger numbers.
 const NEW: u64 = 50;
 
 fn disk() -> SimDisk {
@@ -23,13 +23,11 @@ fn disk() -> SimDisk {
     disk
 }
 
-/// A connection of a process of its own.
 fn open(disk: &SimDisk, path: &str) -> Connection {
     let options = [("log_size".to_owned(), "256k".to_owned())];
     Engine::new(Arc::new(disk.clone())).open(Path::new(path), OpenMode::ReadWrite, &options).unwrap()
 }
 
-/// Which transaction is the newest.
 fn newest(c: &mut Connection) -> Result<u64> {
     c.lock(LockLevel::Shared)?;
     let mut b = vec![0; PAGE];
@@ -41,7 +39,7 @@ fn newest(c: &mut Connection) -> Result<u64> {
     Ok(n)
 }
 
-/// What somebody does to the file, from outside: it gets another name, or none, and another file its own.
+/// Another name, or none.
 fn replace(disk: &SimDisk, rename: bool) -> std::io::Result<()> {
     let path = Path::new(DB);
     if rename {
@@ -69,7 +67,7 @@ fn number(disk: &SimDisk, path: &str) -> u64 {
     u64::from_le_bytes(home[PAGE + 200..PAGE + 208].try_into().unwrap())
 }
 
-/// An idle connection does not stand in the way of a new file under the name, and neither loses anything, whoever closes first.
+/// In any order of closing, neither loses anything.
 #[test]
 fn a_new_file_under_the_name_of_one_in_use_has_its_own_log_at_once() {
     for rename in [true, false] {
@@ -99,7 +97,7 @@ fn a_new_file_under_the_name_of_one_in_use_has_its_own_log_at_once() {
     }
 }
 
-/// Under its new name the file is joined by other processes while it is in use: one that writes it by its old name goes on.
+/// While one process writes it by its old name.
 #[test]
 fn a_renamed_database_is_joined_under_its_new_name() {
     let disk = disk();
@@ -108,7 +106,7 @@ fn a_renamed_database_is_joined_under_its_new_name() {
     let mut idle = open(&disk, DB);
     newest(&mut idle).unwrap();
     disk.rename(Path::new(DB), Path::new(OLD)).unwrap();
-    // Its log still has the name that it was made with, and then one of its own.
+    // First under its old name, then its own.
     for replaced in [false, true] {
         if replaced {
             disk.put_file(Path::new(DB), &plain(NEW));
@@ -117,7 +115,6 @@ fn a_renamed_database_is_joined_under_its_new_name() {
         let mut joins = open(&disk, OLD);
         assert_eq!(newest(&mut joins).unwrap(), newest(&mut old).unwrap());
         for n in [2, 3] {
-            // Home's images are kept for who reads, and found by both names.
             idle.lock(LockLevel::Shared).unwrap();
             let before = newest(&mut joins).unwrap();
             commit(&mut joins, 10 * before + n);
@@ -141,7 +138,6 @@ fn a_renamed_database_is_joined_under_its_new_name() {
     assert_eq!(names(&disk), [DB, "/db-onewrite", OLD]);
 }
 
-/// In one process, too: what has the new name is opened by it.
 #[test]
 fn one_process_opens_the_renamed_and_the_new_file() {
     let disk = disk();
@@ -154,13 +150,12 @@ fn one_process_opens_the_renamed_and_the_new_file() {
     commit(&mut renamed, 1);
     commit(&mut new, NEW + 1);
     assert_eq!((newest(&mut renamed).unwrap(), newest(&mut new).unwrap()), (1, NEW + 1));
-    // The one that knows the file by its old name reads it, and finds its log.
     assert_eq!(newest(&mut old).unwrap(), 1);
     [renamed, old, new].into_iter().for_each(|c| c.close().unwrap());
     assert_eq!((number(&disk, OLD), number(&disk, DB)), (1, NEW + 1));
 }
 
-/// A crashed database is found whole under its new name, whether its log was set aside or not.
+/// With its log set aside or not.
 #[test]
 fn a_crashed_database_is_recovered_under_its_new_name() {
     for replaced in [false, true] {
@@ -196,8 +191,7 @@ fn a_crashed_database_is_recovered_under_its_new_name() {
     }
 }
 
-/// A process that began to use neither log nor mark before does not begin with a file that has lost its name: what lies beside
-/// the name is another's.
+/// Files beside the name are another's.
 #[test]
 fn a_file_that_was_renamed_is_not_marked_under_its_old_name() {
     let disk = disk();
@@ -214,7 +208,6 @@ fn a_file_that_was_renamed_is_not_marked_under_its_old_name() {
     assert_eq!(names(&disk), [DB, "/db-journal", OLD]);
 }
 
-/// One without a name is its process's alone, and leaves nothing.
 #[test]
 fn a_file_without_a_name_has_a_log_without_one() {
     let disk = disk();
@@ -233,7 +226,7 @@ fn a_file_without_a_name_has_a_log_without_one() {
     assert_eq!((names(&disk).len(), number(&disk, DB)), (2, NEW + 1));
 }
 
-/// What a crash left is not in the way of a file that was put in place of the database, and is kept.
+/// It does not block a new file.
 #[test]
 fn a_log_of_a_database_that_is_gone_is_set_aside_whole() {
     let first = disk();
@@ -250,12 +243,11 @@ fn a_log_of_a_database_that_is_gone_is_set_aside_whole() {
     let aside: PathBuf =
         disk.paths().into_iter().find(|path| path.to_string_lossy().starts_with("/db-onewrite-")).unwrap();
     assert_eq!(disk.snapshot_file(&aside).unwrap(), log);
-    // Wherever the database turns up.
     disk.put_file(Path::new("/found"), &marked);
     assert_eq!(newest(&mut open(&disk, "/found")).unwrap(), 1);
 }
 
-/// What two processes do while somebody renames the file of one: `acknowledged` says how far each came.
+/// While the file of one is renamed; `acknowledged`: how far each came.
 fn history(disk: &SimDisk, acknowledged: &mut [u64; 2]) -> Result<()> {
     let opened = |path: &str| {
         let options = [("log_size".to_owned(), "256k".to_owned())];
@@ -291,10 +283,10 @@ fn try_commit(c: &mut Connection, n: u64, acknowledged: &mut u64) -> Result<()> 
     c.unlock(LockLevel::None)
 }
 
-/// A power cut anywhere, and the files opened again in either order, one of them written: nothing acknowledged is lost.
+/// Opened in either order, one of them written.
 #[test]
 fn power_cuts_while_a_database_is_renamed_and_replaced_lose_nothing() {
-    // What comes after each transaction of either file.
+    // Of either file.
     let next = |n: u64| match n {
         0 => 1,
         1 => 2,
@@ -338,7 +330,7 @@ fn power_cuts_while_a_database_is_renamed_and_replaced_lose_nothing() {
     }
 }
 
-/// A copy of the file alone takes no log away, and is not taken for the one that is in use.
+/// It takes no log away.
 #[test]
 fn a_copy_of_the_file_is_not_the_file() {
     let disk = disk();
@@ -346,7 +338,6 @@ fn a_copy_of_the_file_is_not_the_file() {
     commit(&mut c, 1);
     for path in ["/copy", DB] {
         if path == DB {
-            // Moved over the one that is in use, under the log's own name.
             disk.remove(Path::new(DB)).unwrap();
             disk.rename(Path::new("/copy"), Path::new(DB)).unwrap();
         } else {
@@ -365,8 +356,8 @@ fn a_copy_of_the_file_is_not_the_file() {
     assert_eq!(newest(&mut c).unwrap(), 2);
 }
 
-/// Names that were changed since the directory was flushed last are flushed before the mark, and only then (rule NamesFlushedOnce): a
-/// journal that another program removed must not come back.
+/// Before the mark, and only then (rule NamesFlushedOnce): a journal that another program removed
+/// must not come back.
 #[test]
 fn names_are_flushed_where_they_have_changed() {
     let disk = disk();

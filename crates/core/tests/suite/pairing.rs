@@ -1,5 +1,5 @@
-//! Home and log of two moments, wherever a session, its close or a recovery was cut off: the judge of whether they belong together, the open
-//! and the recovery on request agree, and the latter two lead to one state (invariants I7 and I8).
+//! Home and log of two moments, wherever a session, its close or a recovery was cut off: judge,
+//! open and recovery on request agree, and the latter two lead to one state (invariants I7 and I8).
 
 use crate::common;
 
@@ -19,7 +19,6 @@ fn open(disk: &SimDisk) -> Connection {
     Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &[]).unwrap()
 }
 
-/// The number of the newest transaction that a connection finds.
 fn newest(disk: &SimDisk) -> Result<u64> {
     let mut c = open(disk);
     c.lock(LockLevel::Shared)?;
@@ -33,7 +32,8 @@ fn newest(disk: &SimDisk) -> Result<u64> {
     Ok(n)
 }
 
-/// A database in use behind five transactions and a checkpoint, the file of the close before, and the marked one of before the checkpoint.
+/// After five transactions and a checkpoint; the closed file from before, and the marked one from
+/// before the checkpoint.
 fn used() -> (SimDisk, Connection, Vec<u8>, Vec<u8>) {
     let disk = SimDisk::new(SimConfig::default());
     let file = |disk: &SimDisk| disk.snapshot_file(Path::new(HOME)).unwrap();
@@ -50,7 +50,7 @@ fn used() -> (SimDisk, Connection, Vec<u8>, Vec<u8>) {
     (disk, c, backup, marked)
 }
 
-/// The answers on one pair of files: of the judge, the open and the recovery, which must be one.
+/// Of judge, open and recovery, which must agree.
 fn agree(disk: &SimDisk, case: &str) -> Option<Pairing> {
     let copy = || disk.crash(0);
     let repair = |disk: &SimDisk, mode| Repair::open(Arc::new(disk.clone()), Path::new(HOME), mode).unwrap();
@@ -81,7 +81,7 @@ fn agree(disk: &SimDisk, case: &str) -> Option<Pairing> {
     pairing
 }
 
-/// Every way in which the file may have been exchanged, beside the log that `disk` has.
+/// Beside the log of `disk`.
 fn exchanged(disk: &SimDisk, backup: &[u8], marked: &[u8], case: &str, seen: &mut BTreeMap<String, u32>) {
     let own = disk.snapshot_file(Path::new(HOME)).unwrap();
     let cut = |keep: usize| own[..keep.min(own.len())].to_vec();

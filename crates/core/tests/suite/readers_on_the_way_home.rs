@@ -1,6 +1,6 @@
-//! A reader that comes while a transaction is on its way home sees one state whole, not what home happens to hold
-//! (invariant I4): SQLite would keep an old page under the new change counter, and the next commit built on it would
-//! lose an acknowledged one (I1).
+//! A reader that comes while a transaction goes home sees one whole state (invariant I4). Else
+//! SQLite would keep an old page under the new change counter, and the next commit built on it
+//! would lose an acknowledged one (I1).
 
 use crate::common;
 
@@ -14,7 +14,6 @@ use onewrite_core::disk::{Disk, LockKind, OpenMode};
 use onewrite_core::{Connection, Engine, LockLevel};
 use parking_lot::Mutex;
 
-/// Calls `visit` before each write to the database file.
 fn visit(process: &Hooked, mut visit: impl FnMut() + Send + 'static) {
     process.at("/db", move |call| {
         if matches!(call, Call::Write { durable: false, .. }) {
@@ -23,7 +22,7 @@ fn visit(process: &Hooked, mut visit: impl FnMut() + Send + 'static) {
     });
 }
 
-/// A database of `pages` pages without a transaction, and the disk of the process that uses it.
+/// Without a transaction; with the disk of its process.
 fn database(pages: u64) -> (Arc<Engine>, Hooked) {
     let sim = SimDisk::new(SimConfig::default());
     let mut bytes = plain(0)[..PAGE].to_vec();
@@ -61,7 +60,7 @@ fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_abo
         let (mut older, mut comer, mut writer) = (open(), open(), open());
         write(&mut writer, &numbered(1..2, 1));
         writer.pragma("checkpoint", None).unwrap().unwrap();
-        // Pinned until the end: what home holds is kept for it, and home listed as the place of what comes.
+        // Home's images are kept for it, and home is listed as the place of later ones.
         older.lock(LockLevel::Shared).unwrap();
 
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -81,8 +80,6 @@ fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_abo
     }
 }
 
-/// Under `off` every transaction goes home with its commit, under `dash` before or after it is one, and is no reader's before
-/// that.
 #[test]
 fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
     const PAGES: u64 = 12;
@@ -93,7 +90,7 @@ fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
         let mut writer = open();
         let every_other = |n| numbered(1..PAGES, n).into_iter().step_by(2).collect::<Vec<_>>();
         write(&mut writer, &every_other(1));
-        // Twice, for two files that take turns.
+        // For two files that take turns.
         for n in 2..4 {
             let mut comer = open();
             let seen = Arc::new(Mutex::new(Vec::new()));
@@ -110,7 +107,7 @@ fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
     }
 }
 
-/// The newest transaction that a reader who comes now finds on pages `1..pages`, all of which are of one.
+/// Of pages `1..pages`, all of one transaction.
 fn newest(c: &mut Connection, pages: u64) -> u64 {
     let images = reads(c, 1..pages);
     let number = u64::from_le_bytes(images[0][200..208].try_into().unwrap());
@@ -119,9 +116,9 @@ fn newest(c: &mut Connection, pages: u64) -> u64 {
     number
 }
 
-/// Big transactions follow each other, and each streams to the place of the one before. No reader finds an older state than a reader
-/// of another process has found before it (rule SeenWhenDurable). A snapshot does not change, also in a process that has not looked at the
-/// log since.
+/// Big transactions each stream to the place of the one before. No reader sees an older state than
+/// another process's (rule SeenWhenDurable), and no snapshot changes, also in a process that has
+/// not followed the log.
 #[test]
 fn who_comes_after_a_reader_of_another_process_reads_no_older_state() {
     const PAGES: u64 = 24;
@@ -161,7 +158,6 @@ fn who_comes_after_a_reader_of_another_process_reads_no_older_state() {
                 seen_early += u64::from(number > told);
                 told = told.max(number);
             }
-            // Those that stay: each has read one page of what it has pinned.
             if calls % 4 == 1
                 && let Some(mut snapshot) = snapshots.next()
             {
@@ -192,7 +188,7 @@ fn who_comes_after_a_reader_of_another_process_reads_no_older_state() {
     }
 }
 
-/// The same for a process that attaches while another one brings a big transaction home, beside a third: header and pages are of one state.
+/// Beside a third process: header and pages are of one state.
 #[test]
 fn who_attaches_while_a_big_transaction_goes_home() {
     const PAGES: u64 = 24;
@@ -222,7 +218,6 @@ fn who_attaches_while_a_big_transaction_goes_home() {
     visit(&process, move || {
         let mut comer = Engine::new(Arc::new(sim.clone())).open(Path::new("/db"), OpenMode::ReadWrite, &given).unwrap();
         into.lock().push(reads(&mut comer, 0..PAGES));
-        // Those that have read stay attached.
         comers.lock().push(comer);
     });
     write(&mut writer, &all(7));
@@ -235,8 +230,8 @@ fn who_attaches_while_a_big_transaction_goes_home() {
     }
 }
 
-/// A page is added, changed and brought home by another process, all behind an older snapshot that is too short for it. When the page
-/// changes again, its image in home is kept for the snapshot that reads it there, not for the older ones.
+/// The page comes home after an older snapshot that is too short for it. At its next change, home's
+/// image is kept only for the snapshot that reads it there.
 #[test]
 fn a_snapshot_that_a_page_was_added_behind_is_kept_no_image_of_it() {
     let sim = SimDisk::new(SimConfig::default());
@@ -267,8 +262,9 @@ fn a_snapshot_that_a_page_was_added_behind_is_kept_no_image_of_it() {
     }
 }
 
-/// The first process of several holds PENDING and has left, or died. The last one brings pages home and takes the mark off: SQLite without
-/// onewrite, which looks at the length of the file and then at the header, must not come between (rule StockKeptOut).
+/// The holder of PENDING has gone. While the last one brings pages home and takes the mark off,
+/// stock SQLite, which reads the length and then the header, must not come between (rule
+/// StockKeptOut).
 #[test]
 fn who_closes_last_keeps_stock_sqlite_out() {
     const PENDING: u64 = 0x4000_0000;
@@ -289,8 +285,8 @@ fn who_closes_last_keeps_stock_sqlite_out() {
     assert!(!kept_out.is_empty() && kept_out.iter().all(|kept_out| *kept_out), "{kept_out:?}");
 }
 
-/// SQLite without onewrite that has looked at the length of the file before a recovery, and reads the header behind it, while nobody held
-/// PENDING: the last to close waits until it has read the mark (rule StockKeptOut).
+/// Stock SQLite reads the length before a recovery and the header after it, while PENDING is free:
+/// the last to close waits (rule StockKeptOut).
 #[test]
 fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
     const SHARED: (u64, u64) = (0x4000_0002, 510);
@@ -322,14 +318,14 @@ fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
     assert_eq!(sim.snapshot_file(Path::new("/db")).unwrap()[19], 1, "the mark is off");
 }
 
-/// A process dies as it brings a big transaction home, and another process goes on with that. Each reader sees all of the transaction, before
-/// the death and after it (rule OldImageKept). The process was alone at first, and others have come meanwhile.
+/// Another process goes on; every reader sees the whole transaction (rule OldImageKept). The dead
+/// one was alone at first.
 #[test]
 fn who_comes_before_a_process_dies_on_the_way_home() {
     a_process_dies_on_the_way_home(false);
 }
 
-/// The same with others beside it from the start, one of which reads: what was kept for it stays.
+/// With others from the start, one of which reads: images kept for it stay.
 #[test]
 fn who_is_there_before_a_process_dies_on_the_way_home() {
     a_process_dies_on_the_way_home(true);
@@ -351,7 +347,7 @@ fn a_process_dies_on_the_way_home(others_are_there: bool) {
         let mortal = Hooked::new(&sim);
         let mut writer = open(Arc::new(mortal.clone()));
         write(&mut writer, &numbered(1..2, 0));
-        // Every other page, so that each is a write of its own.
+        // Each is a write of its own.
         let big: Vec<_> = numbered(1..PAGES, 2).into_iter().step_by(2).collect();
         let process = Hooked::new(&sim);
         let (mut next, mut comer) = (open(Arc::new(process.clone())), open(Arc::new(sim.clone())));
@@ -373,7 +369,6 @@ fn a_process_dies_on_the_way_home(others_are_there: bool) {
             }
             let (mut next, mut comer) = others.take().unwrap();
             for c in [&mut next, &mut comer] {
-                // The transaction is on its way home, and everybody may see it.
                 assert_eq!(reads(c, 1..2), [page(2)]);
             }
             *into.lock() = Some((next, comer));
@@ -396,7 +391,7 @@ fn a_process_dies_on_the_way_home(others_are_there: bool) {
             }
         });
         if others_are_there {
-            // Who goes on has no snapshot of its own yet.
+            // It has no snapshot yet.
             next = open(Arc::new(process.clone()));
         }
         for _ in 0..3 {
@@ -412,7 +407,6 @@ fn a_process_dies_on_the_way_home(others_are_there: bool) {
         let old: Vec<_> = seen.iter().map(old).collect();
         assert!(old.iter().all(|old| *old == 0), "behind {lives} writes: reads with so many old pages: {old:?}");
         assert!(reads(&mut next, 1..PAGES).iter().step_by(2).all(|image| *image == page(2)), "behind {lives} writes");
-        // Home's images were kept for it by both.
         for p in 1..older.as_ref().map_or(1, |_| PAGES) {
             let mut image = vec![0; PAGE];
             older.as_mut().unwrap().read_at(&mut image, p * PAGE as u64).unwrap();

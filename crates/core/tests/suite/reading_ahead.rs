@@ -1,4 +1,5 @@
-//! Reading ahead serves a snapshot the same bytes as reading page by page (invariant I4), with fewer calls.
+//! Reading ahead serves a snapshot the same bytes as reading page by page (invariant I4), with
+//! fewer calls.
 
 use crate::common;
 
@@ -24,7 +25,7 @@ fn versioned(pages: impl Iterator<Item = u64>, version: u64) -> Vec<(u64, Vec<u8
     pages.map(|p| (p, stamped(p, version))).collect()
 }
 
-/// A plain database of [`PAGES`] pages on a simulated disk, all but the first at version 0.
+/// All but the first page at version 0.
 fn database() -> (Arc<SimDisk>, Arc<Engine>) {
     let disk = Arc::new(SimDisk::new(SimConfig::default()));
     let mut bytes = plain(0)[..PAGE].to_vec();
@@ -44,7 +45,7 @@ fn read(c: &mut Connection, page: u64) -> Vec<u8> {
     b
 }
 
-/// A commit compares each page with what was there before: with what SQLite read, if that was in home.
+/// If home has it.
 #[test]
 fn a_page_that_its_writer_read_is_not_read_again() {
     let (disk, engine) = database();
@@ -68,7 +69,7 @@ fn a_page_that_its_writer_read_is_not_read_again() {
     commit(&[], &[3], 1);
     assert_eq!(commit(&[9, 11], &[11, 9], 2), 0);
     assert_eq!(commit(&[12], &[12, 13], 3), 1);
-    // More than are kept, and none of a transaction before.
+    // More than are kept.
     let many: Vec<u64> = (15..PAGES).collect();
     assert_eq!(commit(&many, &[15, PAGES - 1], 4), 1);
     assert_eq!(commit(&[], &[16], 5), 1);
@@ -132,13 +133,11 @@ fn a_run_that_home_is_overwritten_under_is_read_again() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Read so many pages on from where the reader is.
+    /// Pages from the reader's position.
     Read(u64),
-    /// Another snapshot for the reader.
     Renew,
-    /// A commit that writes these pages.
+    /// These pages.
     Commit(u64, u64),
-    /// A checkpoint.
     Checkpoint,
 }
 
@@ -161,7 +160,7 @@ proptest! {
         let mut newest = vec![0; PAGES as usize];
         let mut version = 0;
         reader.lock(LockLevel::Shared).unwrap();
-        // The first write marks home, which a reader of the plain file would be in the way of.
+        // A reader of the plain file would delay the mark.
         reader.unlock(LockLevel::None).unwrap();
         write(&mut writer, &versioned(1..2, 0));
         reader.lock(LockLevel::Shared).unwrap();

@@ -14,7 +14,6 @@ use onewrite_core::{Connection, Engine, Error, LockLevel, Result};
 
 const HOME: &str = "/db";
 
-/// Opens and closes the database.
 fn recover(disk: &SimDisk) -> Result<()> {
     let mut c = Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &[])?;
     c.lock(LockLevel::Shared)?;
@@ -22,7 +21,7 @@ fn recover(disk: &SimDisk) -> Result<()> {
     c.close()
 }
 
-/// A crashed database of `pages` pages: three small transactions, then one that streams into the log.
+/// Three small transactions, then one that streams.
 fn crashed(pages: u64) -> SimDisk {
     let disk = SimDisk::new(SimConfig::default());
     disk.put_file(Path::new(HOME), &plain(0));
@@ -43,7 +42,7 @@ fn crashed(pages: u64) -> SimDisk {
     }
     c.prepare(None).unwrap();
     c.sync().unwrap();
-    // The power goes after the commit's flush and before the checkpoint that follows a big transaction.
+    // Between the commit's flush and the checkpoint of a big transaction.
     disk.stop_after(if pages > 16 { 2 } else { 1 });
     let _ = c.commit();
     std::mem::forget(c);
@@ -88,7 +87,6 @@ fn open(disk: &SimDisk, options: &[(&str, &str)]) -> Connection {
     Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &options).unwrap()
 }
 
-/// What the transaction was that wrote page 2 last.
 fn newest(c: &mut Connection) -> u64 {
     let mut seen = vec![0; PAGE];
     c.lock(LockLevel::Shared).unwrap();
@@ -99,14 +97,14 @@ fn newest(c: &mut Connection) -> u64 {
     n
 }
 
-/// A database of three pages that a process used and was killed behind `count` transactions.
+/// Three pages, after `count` transactions.
 fn killed(count: u64, options: &[(&str, &str)]) -> SimDisk {
     let (disk, c) = used(count, options);
     std::mem::forget(c);
     disk.survive()
 }
 
-/// The same while the process lives, with its connection.
+/// With its living process.
 fn used(count: u64, options: &[(&str, &str)]) -> (SimDisk, Connection) {
     let disk = SimDisk::new(SimConfig::default());
     disk.put_file(Path::new(HOME), &plain(0));
@@ -115,14 +113,13 @@ fn used(count: u64, options: &[(&str, &str)]) -> (SimDisk, Connection) {
     (disk, c)
 }
 
-/// The records stay where they are: one flush, of the log, is all that the first row waits for, and none behind a kill. The next commit
-/// has home flushed first.
+/// Records stay: one flush, of the log, or none after a kill. The next commit flushes home first.
 #[test]
 fn the_first_row_takes_one_flush_or_none() {
     let disk = killed(5, &[]);
     first_row(&disk.survive(), 0);
     first_row(&disk.crash(0), 1);
-    // Killed before it has written anything, it leaves the next one in the same position.
+    // Without a write, the position stays.
     let again = disk.survive();
     let mut c = open(&again, &[]);
     assert_eq!(newest(&mut c), 5);
@@ -144,14 +141,14 @@ fn first_row(disk: &SimDisk, flushes: u64) {
             disk.counters().flushes()
         })
         .collect();
-    // The names, where the system was started since they were flushed; home; the record.
+    // Names, if the system was restarted since their flush; home; the record.
     assert_eq!(costs, [2 + flushes, 1, 1]);
     c.close().unwrap();
     let home = disk.snapshot_file(Path::new(HOME)).unwrap();
     assert!(home.len() == 3 * PAGE && home[19] == 1 && home[PAGE..2 * PAGE] == page(8));
 }
 
-/// How many flushes the first row of `disk` waits for, which holds five transactions.
+/// Until the first row of `disk`, with five transactions.
 fn flushes(disk: &SimDisk) -> u64 {
     disk.reset_counters();
     let mut c = open(disk, &[]);
@@ -161,12 +158,12 @@ fn flushes(disk: &SimDisk) -> u64 {
     flushes
 }
 
-/// Only words that say so of all that is found spare the flush (rule FlushedStays).
+/// Rule FlushedStays.
 #[test]
 fn what_words_do_not_tell_is_flushed() {
     let killed = killed(5, &[]);
     assert_eq!(flushes(&killed.survive()), 0);
-    // Poison, generation, start, the file, flushed, written, who flushes, commits that wait for a store.
+    // Poison, generation, start, file, flushed, written, flusher, commits that wait for a store.
     for word in [3, 4, 11, 12, 25, AT_WRITTEN, 28, 40] {
         for change in [1, u64::MAX] {
             let disk = killed.survive();
@@ -175,20 +172,18 @@ fn what_words_do_not_tell_is_flushed() {
             assert_eq!(flushes(&disk), 1, "word {word}");
         }
     }
-    // Another home, though of the same content.
     let disk = killed.survive();
     let home = disk.snapshot_file(Path::new(HOME)).unwrap();
     disk.remove(Path::new(HOME)).unwrap();
     disk.put_file(Path::new(HOME), &home);
     assert_eq!(flushes(&disk), 1);
-    // A transaction that nobody has flushed.
     let (disk, mut c) = used(4, &[]);
     commit_unflushed(&mut c, 5);
     std::mem::forget(c);
     assert_eq!(flushes(&disk.survive()), 1);
 }
 
-/// Where a record begins behind the last one, the process died within its write: what there is of it is overwritten, and that flushed.
+/// The process died within its write: the bytes are overwritten and flushed.
 #[test]
 fn a_record_that_was_begun_is_not_left() {
     let disk = killed(5, &[]);
@@ -203,7 +198,6 @@ fn a_record_that_was_begun_is_not_left() {
             let mut before = [0; 16];
             file.read_at(&mut before, offset).unwrap();
             file.write_at(&head, offset).unwrap();
-            // The first one is at the beginning of the ring.
             if at != slot.ring_bytes {
                 assert_eq!(flushes(&disk.survive()), u64::from(tid > end.last_tid.0), "at {at}");
             }
@@ -213,8 +207,8 @@ fn a_record_that_was_begun_is_not_left() {
     assert_eq!(flushes(&disk.survive()), 0);
 }
 
-/// A medium loses what was not flushed while the kernel lives (it was pulled out, say): words tell of what it has, and a record lies
-/// behind one that is lost. Who does that one again writes the same bytes, and the other must not join it (rule FlushedStays).
+/// A medium may lose unflushed writes while the kernel lives, except the record behind. A repeated
+/// transaction has the same bytes, and that record must not join it (rule FlushedStays).
 #[test]
 fn a_record_that_a_medium_has_left_behind_stays_lost() {
     let options = [("psow", "0")];
@@ -244,10 +238,9 @@ fn a_record_that_a_medium_has_left_behind_stays_lost() {
     assert!(found[3] > 1 && found[5] > 0, "{found:?}");
 }
 
-/// Number of the word that tells the newest written transaction.
 const AT_WRITTEN: usize = 26;
 
-/// What [`killed`] leaves, with damage to the record of a transaction, and words that tell `told` as the last one.
+/// Damage to the record of `damaged`; words name `told` as the last one.
 fn damaged_behind_end(damaged: u64, told: u64) -> SimDisk {
     let disk = killed(5, &[]);
     let log = disk.open(Path::new("/db-onewrite"), OpenMode::ReadWrite).unwrap();
@@ -274,7 +267,7 @@ fn damaged_behind_end(damaged: u64, told: u64) -> SimDisk {
     disk
 }
 
-/// Bytes of the log that are read from open to the first row.
+/// From open to the first row.
 fn read_of_log(disk: &SimDisk) -> u64 {
     disk.reset_counters();
     let mut c = open(disk, &[]);
@@ -284,7 +277,7 @@ fn read_of_log(disk: &SimDisk) -> u64 {
     read
 }
 
-/// Where the words tell the end, the rest of the ring is not searched (rule EndTold).
+/// Rule EndTold.
 #[test]
 fn the_rest_of_the_ring_is_not_read_where_the_end_is_told() {
     const RING: u64 = 52 << 10;
@@ -296,7 +289,6 @@ fn the_rest_of_the_ring_is_not_read_where_the_end_is_told() {
     assert!(read_of_log(&disk.survive()) > RING, "one more was written, and may be damaged");
 }
 
-/// A read may give less than it was asked for: that is no end of the log.
 #[test]
 fn a_short_read_ends_no_log() {
     for (nth, len, cut) in (1..30).flat_map(|nth| [(nth, 1, false), (nth, 600, false), (nth, 600, true)]) {
@@ -307,7 +299,7 @@ fn a_short_read_ends_no_log() {
     }
 }
 
-/// Damage is found wherever the words tell another end, and after each start of the system.
+/// Found if the words tell another end, and after a start of the system.
 #[test]
 fn damage_that_words_do_not_hide() {
     for (damaged, told, starts) in [(3, 5, false), (3, 5, true), (3, 3, false), (3, 2, true), (1, 2, false)] {
@@ -320,7 +312,7 @@ fn damage_that_words_do_not_hide() {
     }
 }
 
-/// What a process saw behind a kill is there after a power cut, also where it only read.
+/// After a power cut, also if the process only read.
 #[test]
 fn what_was_shown_stays() {
     let disk = killed(5, &[]);
@@ -329,7 +321,6 @@ fn what_was_shown_stays() {
     for (choices, after) in disk.crashes() {
         assert_eq!(newest(&mut open(&after, &[])), 5, "{choices:?}");
     }
-    // So is what another process that joined does next.
     let mut joins = open(&disk, &[]);
     assert_eq!(newest(&mut joins), 5);
     common::commit(&mut joins, 6);
@@ -340,11 +331,11 @@ fn what_was_shown_stays() {
     }
 }
 
-/// A power cut takes a transaction and leaves the record of the one behind it. Who does the first again writes what was written:
-/// the other must not join it (rule OneNumberOneState).
+/// A power cut takes a transaction and leaves the record behind it. Repeated, the first has the
+/// same bytes: the other must not join it (rule OneNumberOneState).
 #[test]
 fn a_record_that_a_power_cut_left_behind_stays_lost() {
-    // Records in blocks of their own, so that one can be lost without the other.
+    // Own blocks: one can be lost without the other.
     let options = [("psow", "0")];
     let (disk, mut c) = used(3, &options);
     c.note_synchronous("normal");
@@ -370,7 +361,6 @@ fn a_record_that_a_power_cut_left_behind_stays_lost() {
     assert!(left_behind > 0);
 }
 
-/// Transaction `n` under `synchronous=NORMAL`.
 fn commit_unflushed(c: &mut Connection, n: u64) {
     c.note_synchronous("normal");
     c.lock(LockLevel::Shared).unwrap();
@@ -385,7 +375,8 @@ fn log() -> PathBuf {
     onewrite_core::inspect::log_path(Path::new(HOME))
 }
 
-/// The log of before a recovery does not fit behind the first commit after it, whichever process that is of (rule OneNumberOneState).
+/// After any process's commit, a log from before the recovery does not fit (rule
+/// OneNumberOneState).
 #[test]
 fn another_process_tells_of_the_recovery() {
     let disk = killed(5, &[]).crash(0);
@@ -406,7 +397,7 @@ fn another_process_tells_of_the_recovery() {
     assert_eq!(newest(&mut open(&disk.crash_by(&mut |_| 0), &[])), 6);
 }
 
-/// Crashed again and again, with and without transactions between, until the numbers up to the slot's ceiling are used up.
+/// With and without transactions between, up to the slot's ceiling of numbers.
 #[test]
 fn recoveries_behind_recoveries() {
     let mut disk = killed(3, &[]);
@@ -428,8 +419,8 @@ fn recoveries_behind_recoveries() {
     assert!(home[19] == 1 && home[PAGE..2 * PAGE] == page(n));
 }
 
-/// A home that was copied before the recovery is not taken for the newest once the log was closed behind it, whichever process
-/// closed it, and whatever a power cut leaves of that: refused, or the newest state (rules OneNumberOneState and SlotWithFirstRecord).
+/// A copy from before the recovery, after any process's close and any power cut: refused, or the
+/// newest state (rules OneNumberOneState and SlotWithFirstRecord).
 #[test]
 fn an_older_home_does_not_fit_a_log_that_was_closed() {
     for (commits, another) in [(0, false), (2, false), (0, true), (2, true)] {
@@ -462,8 +453,7 @@ fn an_older_home_does_not_fit_a_log_that_was_closed() {
     }
 }
 
-/// A record calls all before it durable that was flushed when it was made, whoever flushed it: else nothing proves that one which is
-/// damaged was there (rule DamageIsTold). Beside another process a flush is for all.
+/// Of any process's flush: else nothing proves that a damaged record existed (rule DamageIsTold).
 #[test]
 fn a_record_beside_another_process_proves_those_before_it() {
     let disk = SimDisk::new(SimConfig::default());

@@ -1,4 +1,5 @@
-//! A process detaches while its connections stay open: home is a plain file then, and the next transaction attaches anew.
+//! A process detaches with open connections: home is a plain file then, and the next transaction
+//! attaches anew.
 
 use crate::common;
 
@@ -40,7 +41,6 @@ fn number(bytes: &[u8]) -> u64 {
     n
 }
 
-/// Which transaction a new snapshot of `c` sees.
 fn newest(c: &mut Connection) -> u64 {
     c.lock(LockLevel::Shared).unwrap();
     let mut b = vec![0; PAGE];
@@ -49,7 +49,7 @@ fn newest(c: &mut Connection) -> u64 {
     number(&b)
 }
 
-/// The transaction in home, if that is a plain file.
+/// If that is a plain file.
 fn at_rest(disk: &SimDisk) -> Option<u64> {
     let home = disk.snapshot_file(Path::new(DB)).unwrap();
     (home[19] == 1).then(|| {
@@ -70,7 +70,6 @@ fn an_unused_connection_leaves_a_plain_file_and_goes_on_with_the_next_transactio
         assert_eq!((at_rest(&disk), c.is_live()), (Some(n), false));
         assert_eq!(newest(&mut c), n);
     }
-    // Of a file at rest nothing more is written.
     disk.reset_counters();
     rest(&engine);
     assert_eq!((disk.counters().writes, disk.counters().flushes()), (0, 0));
@@ -148,7 +147,7 @@ fn what_stays_marked_on_purpose_does_not_rest() {
     }
 }
 
-/// At each of its calls to home the power goes, or another process writes, which may be busy for that moment.
+/// At each call to home the power goes, or another process writes.
 #[test]
 fn a_rest_may_be_cut_short_or_overtaken_anywhere() {
     let (mut cuts, mut overtaken) = (0, 0);

@@ -1,6 +1,6 @@
-//! The rules of `docs/commit.md` and `docs/research.md`, and the code: there are few, in a fixed form; each is cited
-//! where its page says that it is kept, and tried by what the page names; each canary is a case of one of them; each
-//! citation is of a rule that a page has, by its name.
+//! The rules of `docs/commit.md` and `docs/research.md`, and the code: they are few, in a fixed
+//! form; each is cited where its page says that it is kept, and tried as its page says; each canary
+//! is a case of one of them; each citation names a rule of a page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,36 +9,34 @@ use std::path::{Path, PathBuf};
 use onewrite_core::rules::Case;
 
 const PAGE: &str = "docs/commit.md";
-/// Its rules are those of schemes that are there to be compared, and count apart.
+/// Schemes for comparison count apart.
 const RESEARCH: &str = "docs/research.md";
 
 const MAX_RULES: usize = 40;
 const MAX_WORDS: usize = 60;
 const MAX_LINES: usize = 450;
-/// Lines of text; the rows of tables cannot be wrapped.
+/// Rows of tables cannot be wrapped.
 const MAX_COLUMNS: usize = 160;
 
-/// Each field begins with one of these, in this order.
+/// In this order.
 const FIELDS: [&str; 3] = ["*Prevents* ", "*Kept by* ", "*Tried by* "];
 
-/// A rule, or a row of the table of steps that are left out, as a page tells it.
+/// A rule, or a row of omitted steps.
 struct Entry {
     page: &'static str,
     name: String,
-    /// In the order of [`FIELDS`], behind the relation. A row has its cells instead.
+    /// In the order of [`FIELDS`], after the relation; or a row's cells.
     fields: Vec<String>,
-    /// The lines below it, or the cell of a row that says what tries it.
+    /// The lines below, or a row's last cell.
     cases: Vec<String>,
     is_row: bool,
     words: usize,
 }
 
 impl Entry {
-    /// The canaries among the cases.
     fn canaries(&self) -> Vec<String> {
         let names = self.cases.iter().flat_map(|case| match self.is_row {
             true => code(case),
-            // One line may have two.
             false => {
                 case.split(". ").filter_map(|part| code(part).into_iter().next().filter(|_| is_named(part))).collect()
             }
@@ -53,7 +51,7 @@ impl Entry {
     }
 }
 
-/// Whether a case begins with its name: `` `Name`: ``.
+/// By `` `Name`: ``.
 fn is_named(case: &str) -> bool {
     case.strip_prefix('`').and_then(|rest| rest.split_once('`')).is_some_and(|(_, rest)| rest.starts_with(':'))
 }
@@ -65,7 +63,7 @@ fn root() -> PathBuf {
 /// The only name of one word.
 const POISONS: &str = "Poisons";
 
-/// Whether `word` could be the name of a rule or of a case: CamelCase of two words or more.
+/// CamelCase of two words or more, of a rule or case.
 fn is_name(word: &str) -> bool {
     if word == POISONS {
         return true;
@@ -75,22 +73,22 @@ fn is_name(word: &str) -> bool {
         && word.as_bytes().windows(2).any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase())
 }
 
-/// Whether `word` is one of the numbers that rules once had.
+/// Rules once had numbers.
 fn is_number(word: &str) -> bool {
     let digits = word.strip_prefix('P').unwrap_or(word);
     !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit())
 }
 
-/// What stands between backticks.
+/// Between backticks.
 fn code(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The rules of a page: list items that begin with a name in bold, except the invariants, with the list below each; and
-/// the rows of a table that begin so. Further list items that begin with a canary's name belong to rows.
+/// List items that begin with a bold name, except the invariants, with the list below each; and
+/// table rows that begin so. Later items that begin with a canary's name belong to rows.
 fn entries_of(page: &'static str) -> Vec<Entry> {
     let text = fs::read_to_string(root().join(page)).unwrap();
-    // Items, cases and rows, each in a line.
+    // One a line.
     let mut items: Vec<String> = Vec::new();
     let mut within = false;
     for line in text.lines() {
@@ -134,7 +132,6 @@ fn entries_of(page: &'static str) -> Vec<Entry> {
     entries
 }
 
-/// The rules and rows of both pages.
 fn entries() -> Vec<Entry> {
     let mut entries = entries_of(PAGE);
     entries.extend(entries_of(RESEARCH));
@@ -144,7 +141,6 @@ fn entries() -> Vec<Entry> {
     entries
 }
 
-/// Files below `dir` with the extension.
 fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -159,7 +155,7 @@ fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The sources, by their paths below `crates`, but for this one, which has citations to be found.
+/// By path below `crates`, without this file, which has sample citations.
 fn sources() -> BTreeMap<String, String> {
     let crates = root().join("crates");
     let read = |path: &PathBuf| {
@@ -171,8 +167,8 @@ fn sources() -> BTreeMap<String, String> {
     sources
 }
 
-/// What is cited in `text` behind the word "rule" or "rules", and numbers where names should be. A citation may go on in
-/// the next line of a comment.
+/// Names in `text` after "rule" or "rules", also in the next comment line, and numbers in place of
+/// names.
 fn citations(text: &str) -> (Vec<String>, Vec<String>) {
     let (mut names, mut numbers) = (Vec::new(), Vec::new());
     let bare = |line: &str| {
@@ -184,14 +180,14 @@ fn citations(text: &str) -> (Vec<String>, Vec<String>) {
     while let Some(word) = words.next() {
         let word = word.trim_start_matches(['(', '[', '"', '*', '|']);
         if !matches!(word, "rule" | "rules" | "Rule" | "Rules") {
-            // Those between processes were P1 to P9, also without that word before them.
+            // P1 to P9, also without that word.
             let word = word.trim_end_matches([')', ',', '.', ';', ':']);
             if word.len() == 2 && word.starts_with('P') && is_number(word) {
                 numbers.push(word.to_owned());
             }
             continue;
         }
-        // Names follow each other with a comma or "and", or a remark of one word as in "HomeFitsLog (two), Poisons".
+        // After a comma, "and", or a remark as in "HomeFitsLog (two), Poisons".
         let mut goes_on = true;
         while let Some(next) = words.peek().copied().filter(|_| goes_on) {
             let remark = next.strip_prefix('(').and_then(|next| next.trim_end_matches(',').strip_suffix(')'));
@@ -214,7 +210,6 @@ fn citations(text: &str) -> (Vec<String>, Vec<String>) {
     (names, numbers)
 }
 
-/// The cases that a source keeps.
 fn kept_cases(text: &str) -> BTreeSet<String> {
     let kept = text.split("keeps(Case::").skip(1).map(|rest| {
         let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
@@ -223,14 +218,14 @@ fn kept_cases(text: &str) -> BTreeSet<String> {
     kept.collect()
 }
 
-/// The rules that a source cites, in a comment or by keeping one of their cases.
+/// In a comment, or by keeping one of their cases.
 fn cited(text: &str) -> BTreeSet<String> {
     let kept = kept_cases(text);
     let rules = Case::ALL.iter().filter(|case| kept.contains(&format!("{case:?}"))).map(|case| case.rule().to_owned());
     citations(text).0.into_iter().chain(rules).collect()
 }
 
-/// Whether a source has what `MODULE::FUNCTION`, `TYPE::FUNCTION` or `FOLDER::MODULE` of a page means.
+/// `MODULE::FUNCTION`, `TYPE::FUNCTION` or `FOLDER::MODULE` of a page.
 fn has(file: &str, text: &str, item: &str) -> bool {
     let (before, name) = item.rsplit_once("::").unwrap_or_else(|| panic!("{item}: of which module?"));
     let path = file.trim_end_matches(".rs");
@@ -263,7 +258,6 @@ fn citations_are_found() {
     assert_eq!(numbers, ["rule 75", "rules 45", "rules 51", "P3", "P4", "rule 77"]);
 }
 
-/// Few rules in few words, on a page that one can read.
 #[test]
 fn the_page_is_short() {
     let entries = entries();
@@ -284,8 +278,6 @@ fn the_page_is_short() {
     none(complaints);
 }
 
-/// A rule has a relation, what it prevents, what keeps it and what tries it. A row names the rules whose proof it
-/// weakens.
 #[test]
 fn each_rule_has_its_form() {
     let entries = entries();
@@ -341,7 +333,7 @@ fn each_rule_is_cited_where_it_is_kept() {
     none(complaints);
 }
 
-/// None is lost: each canary is a case of the rule that the code says, and of no other.
+/// By the code, and of no other.
 #[test]
 fn each_canary_is_a_case_of_one_rule() {
     let (entries, sources) = (entries(), sources());
@@ -385,7 +377,7 @@ fn each_rule_is_tried() {
         }
         for test in &tests {
             let (file, function) = test.split_once("::").unwrap_or((test, ""));
-            // A name alone is a file of the core, in whatever folder.
+            // A name alone is a file in any folder of the core.
             let is_it = |path: &str| match file.contains('/') {
                 true => path == file,
                 false => path.starts_with("core/src/") && path.rsplit('/').next() == Some(file),

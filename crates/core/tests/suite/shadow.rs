@@ -1,4 +1,4 @@
-//! Scheme `shadow`: what a commit costs, and what the two files are after whatever may happen to them.
+//! Scheme `shadow`: the cost of a commit, and the two files after every failure.
 
 use crate::common;
 
@@ -23,7 +23,6 @@ fn disk() -> SimDisk {
     disk
 }
 
-/// A connection of a process of its own.
 fn open_with(disk: impl Disk + 'static, options: &[(&str, &str)]) -> Connection {
     let options: Vec<_> = options.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
     Engine::new(Arc::new(disk)).open(Path::new(HOME), OpenMode::ReadWrite, &options).unwrap()
@@ -33,7 +32,6 @@ fn open(disk: &SimDisk) -> Connection {
     open_with(disk.clone(), &[("scheme", "dash"), ("log_size", "256k")])
 }
 
-/// Transaction `n`, or why not.
 fn try_commit(c: &mut Connection, n: u64) -> Result<()> {
     let done = (|| {
         c.lock(LockLevel::Shared)?;
@@ -47,7 +45,6 @@ fn try_commit(c: &mut Connection, n: u64) -> Result<()> {
     done
 }
 
-/// Which transaction is the newest, or why nobody can say.
 fn newest(c: &mut Connection) -> Result<u64> {
     c.lock(LockLevel::Shared)?;
     let mut b = vec![0; PAGE];
@@ -58,7 +55,7 @@ fn newest(c: &mut Connection) -> Result<u64> {
     Ok(n)
 }
 
-/// Closed in order, the database is a plain file with all transactions up to `n`, alone beside its log.
+/// A plain file with transactions up to `n`, alone beside its log.
 fn ends_with_all(disk: &SimDisk, c: Connection, n: u64) {
     c.close().unwrap();
     let home = disk.snapshot_file(Path::new(HOME)).unwrap();
@@ -67,8 +64,8 @@ fn ends_with_all(disk: &SimDisk, c: Connection, n: u64) {
     assert!(!disk.exists(Path::new(SECOND)).unwrap());
 }
 
-/// Rule SlotsAgree: what was committed without a record since the last recovery is not passed over for a home of the
-/// session before. Where every record stayed in the log, that leads to the newest state.
+/// Rule SlotsAgree: no older home hides commits without a record. With every record in the log, it
+/// leads to the newest state.
 #[test]
 fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit() {
     for scheme in ["dash", "auto", "wal-opt"] {
@@ -101,20 +98,18 @@ fn a_commit_writes_both_files_and_flushes_one_and_the_names() {
         disk.reset_counters();
         write(&mut c, &[(1, page(n))]);
         let (home, second, all) = (disk.counters_of("/db"), disk.counters_of("-onewrite-shadow"), disk.counters());
-        // Page 1 and page 2, which are neighbours.
         assert_eq!((home.writes, home.bytes_written), (1, 2 * PAGE as u64));
         assert_eq!((second.writes, second.bytes_written), (1, 2 * PAGE as u64));
         assert_eq!((home.syncs + second.syncs, all.dir_syncs, all.flushes()), (1, 1, 2));
         assert_eq!((home.syncs, second.syncs), (n % 2, 1 - n % 2), "they take turns");
     }
-    // One exchange more than commits: the first shows that it can be done.
+    // The first exchange is a trial.
     let stats = c.pragma("stats", None).unwrap().unwrap();
     assert!(stats.contains("commits=5\n") && stats.contains("\nexchanges=6\n"), "{stats}");
     ends_with_all(&disk, c, 5);
 }
 
-/// Every operation of a short history as the last one before a crash, and many crashes there: each leaves a database with
-/// all that was acknowledged, which goes on as such, also if its recovery crashes (invariants I1, I8).
+/// At every operation of a short history, also if its recovery crashes (invariants I1, I8).
 #[test]
 fn whatever_a_crash_leaves_has_all_that_was_acknowledged() {
     let history = |disk: &SimDisk| {
@@ -154,8 +149,7 @@ fn whatever_a_crash_leaves_has_all_that_was_acknowledged() {
     }
 }
 
-/// Rules Poisons and ExchangeFlushed: after a failed write, flush or exchange nobody knows what the files are, until a
-/// recovery looks.
+/// Rules Poisons and ExchangeFlushed: the files' state is unknown until a recovery looks.
 #[test]
 fn what_fails_in_a_commit_poisons() {
     for op in [Op::Write, Op::Sync, Op::Exchange, Op::SyncDir] {
@@ -165,7 +159,7 @@ fn what_fails_in_a_commit_poisons() {
             for n in 1..=before {
                 try_commit(&mut c, n).unwrap();
             }
-            // The second write of a commit is that to the other file.
+            // The second write is to the other file.
             for nth in 1..=1 + u64::from(op == Op::Write) {
                 let disk = disk.survive();
                 let mut c = open(&disk);
@@ -187,13 +181,13 @@ fn what_fails_in_a_commit_poisons() {
     }
 }
 
-/// Changing options takes the second file away: cut short, nobody knows which name leads where.
+/// Without the second file, the names are unknown.
 #[test]
 fn what_fails_on_the_way_to_other_options_poisons() {
     for op in [Op::Sync, Op::Exchange, Op::SyncDir] {
         let disk = disk();
         let mut c = open(&disk);
-        // An even number of exchanges, and one that made the file: the second file has the name.
+        // After an even number of exchanges and the trial, the second file has the name.
         (1..=2).for_each(|n| try_commit(&mut c, n).unwrap());
         disk.fail_nth(op, 1, io::ErrorKind::Other);
         c.pragma("scheme", Some("log")).unwrap().unwrap_err();
@@ -211,7 +205,7 @@ fn what_fails_on_the_way_to_other_options_poisons() {
 #[test]
 fn a_disk_without_room_for_two_files_is_said_to_be_full_and_nothing_is_lost() {
     let disk = disk();
-    // The database, its log, and two pages of three.
+    // Database, log, and two pages of three.
     disk.set_capacity((64 << 10) + (3 + 2) * PAGE as u64);
     let mut c = open(&disk);
     for _ in 0..2 {
@@ -221,7 +215,6 @@ fn a_disk_without_room_for_two_files_is_said_to_be_full_and_nothing_is_lost() {
     }
     disk.set_capacity(16 << 20);
     try_commit(&mut c, 1).unwrap();
-    // Nor for more pages in both.
     let room = disk.paths().iter().map(|path| disk.snapshot_file(path).unwrap().len() as u64).sum::<u64>();
     disk.set_capacity(room + 40 * PAGE as u64);
     let mut first = plain(0)[..PAGE].to_vec();
@@ -244,7 +237,7 @@ fn a_disk_without_room_for_two_files_is_said_to_be_full_and_nothing_is_lost() {
     assert_eq!(disk.snapshot_file(Path::new(HOME)).unwrap().len(), 33 * PAGE);
 }
 
-/// A disk without the call, or one on which something happens as it is asked which file has the name.
+/// Or with an event at the look for the name.
 #[derive(Clone)]
 struct Odd {
     sim: SimDisk,
@@ -290,8 +283,7 @@ fn a_file_system_that_cannot_exchange_names_is_refused() {
     ends_with_all(&disk, c, 1);
 }
 
-/// Rule NameAskedUnderLock. The file that another process had open under the name of the database is the other one by
-/// the time that it recovers.
+/// Rule NameAskedUnderLock: it is the other file when the process recovers.
 #[test]
 fn who_has_the_wrong_one_of_the_two_open_must_open_again() {
     let disk = disk();
@@ -316,7 +308,6 @@ fn who_has_the_wrong_one_of_the_two_open_must_open_again() {
     ends_with_all(&disk, again, 5);
 }
 
-/// The same, where the names are exchanged just after it was looked.
 #[test]
 fn who_has_the_name_is_asked_when_it_cannot_change_any_more() {
     let disk = disk();
@@ -349,7 +340,6 @@ fn a_name_that_was_given_to_another_file_is_left_alone() {
     assert_eq!(disk.snapshot_file(Path::new(HOME)).unwrap(), b"not ours");
 }
 
-/// With the mark left on, and with a size that changes while an older snapshot reads.
 #[test]
 fn a_shorter_state_and_a_sticky_close() {
     let disk = disk();
@@ -391,7 +381,6 @@ fn a_shorter_state_and_a_sticky_close() {
     ends_with_all(&disk, c, 12);
 }
 
-/// What becomes the database is as private as what it replaces.
 #[test]
 fn the_second_file_has_the_permissions_of_the_first() {
     let dir = tempfile::tempdir().unwrap();
@@ -408,7 +397,7 @@ fn the_second_file_has_the_permissions_of_the_first() {
         assert_eq!(mode(), 0o600);
     }
     assert_ne!(named(), first, "the second file has the name");
-    // As a process leaves it that dies; the next one goes on with the second file.
+    // The next one goes on with the second file.
     c.abandon("it dies");
     assert_ne!(named(), first);
     let mut c = Engine::new(Arc::new(RealDisk::new())).open(&path, OpenMode::ReadWrite, &options).unwrap();

@@ -16,7 +16,7 @@ use onewrite_core::{Connection, Engine, LockLevel};
 /// Where the log's records begin.
 const RING: u64 = 3 * PAGE as u64;
 
-/// A shipper, and the record of a process that died as soon as it was written: it has told nobody of it.
+/// It died right after its write, unannounced.
 fn shipper_beside_a_record_of_the_dead(sim: &SimDisk) -> Connection {
     sim.put_file(Path::new("/db"), &plain(0));
     let open = |disk: Arc<dyn Disk>, ships: &str| {
@@ -39,7 +39,7 @@ fn shipper_beside_a_record_of_the_dead(sim: &SimDisk) -> Connection {
     shipper
 }
 
-/// Ships all there is, of which this is page 2.
+/// Everything; returns page 2.
 fn ships(shipper: &mut Connection) -> Vec<u8> {
     assert_eq!(shipper.wait_to_ship(1, Duration::ZERO).unwrap(), 1);
     let tid = shipper.lock_to_ship().unwrap();
@@ -62,7 +62,6 @@ fn what_the_dead_have_written_is_shipped_before_the_close() {
     assert_eq!((home[19], &home[PAGE..2 * PAGE]), (1, &*page(7)), "the mark is off, and all is home");
 }
 
-/// It does not wait for what nobody would ship.
 #[test]
 fn a_close_leaves_what_the_store_lacks_to_the_next_shipper() {
     let sim = SimDisk::new(SimConfig::default());

@@ -1,4 +1,5 @@
-//! A log is small at first and beside a closed database, and grows while there is much to write (rule SlotBeforeReuse).
+//! A log is small at first and beside a closed database, and grows under many writes (rule
+//! SlotBeforeReuse).
 
 use crate::common;
 
@@ -15,7 +16,6 @@ use onewrite_core::{Connection, Engine, LockLevel, Result};
 
 const HOME: &str = "/db";
 const LOG: &str = "/db-onewrite";
-/// A log beside a closed database.
 const SMALL: usize = 64 << 10;
 const HEAD: usize = 3 * PAGE;
 const PAGES: u64 = 12;
@@ -29,7 +29,6 @@ fn open(disk: &SimDisk, options: &[(&str, &str)]) -> Connection {
     try_open(disk, options).unwrap()
 }
 
-/// A plain database of [`PAGES`] pages.
 fn database(capacity: Option<u64>) -> SimDisk {
     let disk = SimDisk::new(
         capacity.map_or_else(SimConfig::default, |capacity| SimConfig { capacity, ..SimConfig::default() }),
@@ -41,12 +40,12 @@ fn database(capacity: Option<u64>) -> SimDisk {
     disk
 }
 
-/// What transaction `n` makes of a page: every byte is another one than before.
+/// Every byte differs from the one before.
 fn image(n: u64) -> Vec<u8> {
     (0..PAGE as u64).map(|at| (n.wrapping_mul(31) + at * 7 + 1) as u8).collect()
 }
 
-/// Transaction `n` writes `count` pages from the second on.
+/// From the second page on.
 fn try_write(c: &mut Connection, n: u64, count: u64) -> Result<()> {
     common::try_write(c, (1..=count).map(|index| (index, image(n))))
 }
@@ -71,7 +70,7 @@ fn slots(disk: &SimDisk) -> Vec<Slot> {
     LogFile::open(disk, Path::new(LOG), OpenMode::ReadOnly).unwrap().unwrap().slots().unwrap()
 }
 
-/// The log of a closed database: small, both slots valid, nothing in the ring.
+/// Small, both slots valid, nothing in the ring.
 fn assert_closed(disk: &SimDisk, case: &str) {
     let bytes = disk.snapshot_file(Path::new(LOG)).unwrap();
     assert_eq!(bytes.len(), SMALL, "{case}");
@@ -106,7 +105,6 @@ fn it_is_small_at_first_and_small_again() {
     }
 }
 
-/// Where checkpoints are rare and bring little home, a longer log would only take room.
 #[test]
 fn it_stays_short_where_checkpoints_cost_little() {
     let disk = database(None);
@@ -126,7 +124,7 @@ fn it_stays_short_where_checkpoints_cost_little() {
 fn a_transaction_that_does_not_fit_makes_it_as_long_as_it_needs() {
     let disk = database(None);
     let mut c = open(&disk, &[("log_size", "256k")]);
-    // Too long for the first ring, and not for the next; it is the first of its session.
+    // For the first ring, and not for the next; the first of its session.
     let whole: Vec<(u64, Vec<u8>)> = (PAGES..PAGES + 20).map(|index| (index, image(index))).collect();
     let mut first = disk.snapshot_file(Path::new(HOME)).unwrap()[..PAGE].to_vec();
     first[28..32].copy_from_slice(&u32::try_from(PAGES + 20).unwrap().to_be_bytes());
@@ -140,7 +138,7 @@ fn a_transaction_that_does_not_fit_makes_it_as_long_as_it_needs() {
     assert_closed(&crashed, "closed");
 }
 
-/// A full disk costs checkpoints and no error.
+/// It costs checkpoints and no error.
 #[test]
 fn where_the_disk_is_full_it_stays_as_it_is() {
     let room = (PAGES as usize * PAGE + SMALL + (60 << 10)) as u64;
@@ -164,7 +162,7 @@ fn where_the_disk_is_full_it_stays_as_it_is() {
     assert_closed(&disk, "full");
 }
 
-/// What fails on the way to a longer ring poisons, as anything else that fails, and nothing acknowledged is lost.
+/// Nothing acknowledged is lost.
 #[test]
 fn what_fails_while_it_grows_poisons() {
     for (op, times) in [(Op::Write, 1), (Op::Sync, 1), (Op::Reserve, 1), (Op::WriteDurable, 2)] {
@@ -187,18 +185,17 @@ fn what_fails_while_it_grows_poisons() {
     }
 }
 
-/// Where the records are when the ring becomes longer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Growing {
-    /// In the first lap: they stay where they are.
+    /// First lap: they stay.
     Full,
-    /// In a later one: a checkpoint empties the ring first.
+    /// Later: a checkpoint empties the ring.
     Wrapped,
-    /// As does one where another process follows them.
+    /// As `Wrapped`.
     Followed,
 }
 
-/// The power goes at each operation of a session that grows, closes, and of the next one.
+/// Of a session that grows and closes, and of the next.
 #[test]
 fn a_power_cut_anywhere() {
     for growing in [Growing::Full, Growing::Wrapped, Growing::Followed] {
@@ -216,7 +213,7 @@ fn cut_anywhere(growing: Growing) {
             try_write(&mut c, n, 3)?;
             *done = n;
             if n == from && growing == Growing::Followed {
-                // Not closed: it lives until the power goes.
+                // Not closed.
                 let mut other = try_open(disk, &[("log_size", "256k")])?;
                 other.lock(LockLevel::Shared)?;
                 other.unlock(LockLevel::None)?;
@@ -261,7 +258,7 @@ fn cut_anywhere(growing: Growing) {
     assert!(longest >= HEAD + (104 << 10), "no crash left a long log: {longest}");
 }
 
-/// Should a slot be damaged, the other one leads to everything (rule SlotBeforeReuse).
+/// If the other is damaged (rule SlotBeforeReuse).
 #[test]
 fn either_slot_leads_to_the_records_of_a_longer_ring() {
     for count in 4..40 {
@@ -284,14 +281,12 @@ fn either_slot_leads_to_the_records_of_a_longer_ring() {
                     assert!(read(&mut c, 1) == image(count), "{case}");
                     c.close().unwrap();
                 }
-                // The records of before may be overwritten: then it says so.
                 Err(e) => assert!(!has_grown, "{case}: {e}"),
             }
         }
     }
 }
 
-/// Other processes follow a log that grows while they are at any place in it.
 #[test]
 fn another_process_follows_a_log_that_grows() {
     for every in [1, 2, 5, 9] {
@@ -320,7 +315,7 @@ fn another_process_follows_a_log_that_grows() {
     }
 }
 
-/// Versions before this one made a log as long as `log_size`, and left it so. No session goes on where a slot of theirs is left.
+/// Theirs were as long as `log_size`. No session continues with their slot.
 #[test]
 fn logs_of_the_version_before_are_recovered_and_become_small() {
     const OLD: u64 = 4 << 20;
@@ -341,14 +336,13 @@ fn logs_of_the_version_before_are_recovered_and_become_small() {
         let log = LogFile::open(disk, Path::new(LOG), OpenMode::ReadOnly).unwrap().unwrap();
         log.slots().unwrap()[0].session
     };
-    // Crashed: the records begin at the first byte of the ring, of either length.
+    // The records begin at the ring's first byte.
     let crashed = database(None);
     let mut c = open(&crashed, &[]);
     (1..10).for_each(|n| write(&mut c, n, 1));
     std::mem::forget(c);
     let crashed = crashed.crash_by(&mut |_| 0);
     old_log(&crashed);
-    // Closed in order.
     let closed = database(None);
     let mut c = open(&closed, &[]);
     (1..10).for_each(|n| write(&mut c, n, 1));
@@ -394,7 +388,7 @@ fn logs_of_the_version_before_are_recovered_and_become_small() {
     }
 }
 
-/// What opening, a commit and the close cost, also behind a session that had grown; and what making a database does.
+/// Also after a grown session, and for a new database.
 #[test]
 fn flushes() {
     let disk = database(None);
@@ -418,7 +412,7 @@ fn flushes() {
     assert_eq!((made.0, grown.1), (5, 2), "to make the log, and to give it back");
 }
 
-/// A connection that steps aside, and cannot take the mark off for good, leaves the log as long as it is: home may need it.
+/// Home may need it.
 #[test]
 fn a_mark_that_may_be_on_the_disk_keeps_the_log() {
     let (mut failed, mut grown) = (0, 0);
@@ -434,7 +428,6 @@ fn a_mark_that_may_be_on_the_disk_keeps_the_log() {
         c.write_at(&image(41), PAGE as u64).unwrap();
         disk.fail_nth(Op::Sync, nth, ErrorKind::Other);
         if c.prepare(Some(Path::new("/another-mj"))).is_ok() || disk.snapshot_file(Path::new("/db-journal")).is_some() {
-            // From there on SQLite's journal rolls back.
             break;
         }
         failed += 1;
@@ -451,7 +444,7 @@ fn a_mark_that_may_be_on_the_disk_keeps_the_log() {
     assert!(failed > 1 && grown > failed, "{failed} {grown}");
 }
 
-/// In its first lap a ring becomes longer with the records that it has: nothing goes home for it.
+/// In its first lap, without a checkpoint.
 #[test]
 fn a_full_ring_becomes_longer_with_its_records() {
     let disk = database(None);

@@ -1,4 +1,5 @@
-//! A checkpoint in slices (rule HomeBeforeSlot): no commit brings home what all did, and nothing is lost or seen too early.
+//! A checkpoint in slices (rule HomeBeforeSlot): no commit brings everything home, and nothing is
+//! lost or seen too early.
 
 use crate::common;
 
@@ -17,7 +18,7 @@ const PAGES: u64 = 300;
 /// 64 pages.
 const OPTIONS: [(&str, &str); 2] = [("table_size", "256k"), ("log_size", "1m")];
 
-/// What every page holds: the number of the transaction that wrote it last, 0 for none.
+/// Of the last transaction of each page; 0: none.
 type Model = Vec<u64>;
 
 fn database(atomic_unit: u32) -> SimDisk {
@@ -43,7 +44,7 @@ fn open(engine: &Arc<Engine>) -> Connection {
     try_open(engine).unwrap()
 }
 
-/// Transaction `n` of a page: bytes at both ends, so that a page that is torn shows it.
+/// Bytes at both ends, so that a torn page shows.
 fn image(n: u64) -> Vec<u8> {
     let mut b = vec![0; PAGE];
     if n > 0 {
@@ -53,7 +54,6 @@ fn image(n: u64) -> Vec<u8> {
     b
 }
 
-/// The pages that transaction `n` writes: three somewhere.
 fn pages_of(n: u64) -> [u64; 3] {
     [31, 67, 101].map(|step| 1 + n.wrapping_mul(step).wrapping_mul(0x9e37_79b9) / 7 % (PAGES - 1))
 }
@@ -66,7 +66,6 @@ fn commit(c: &mut Connection, model: &mut Model, n: u64) {
     pages.iter().for_each(|page| model[*page as usize] = n);
 }
 
-/// What a snapshot that is pinned reads.
 fn reads(c: &mut Connection) -> Model {
     let mut page = vec![0; PAGE];
     let mut read = |index: u64| {
@@ -89,7 +88,7 @@ fn slot(disk: &SimDisk) -> Slot {
     LogFile::open(disk, Path::new(LOG), OpenMode::ReadOnly).unwrap().unwrap().slots().unwrap().remove(0)
 }
 
-/// Whether the mark says that pages are on their way home.
+/// Pages, by the mark.
 fn is_on_its_way(disk: &SimDisk) -> bool {
     disk.snapshot_file(Path::new(HOME)).unwrap()[88] & 1 == 1
 }
@@ -111,7 +110,7 @@ fn no_commit_brings_home_what_all_did() {
         moved += u64::from(std::mem::replace(&mut base, now) != now);
     }
     assert!(moved > 15, "the slot moved {moved} times");
-    // The mark, and some more pages than a transaction writes.
+    // The mark, and few more pages than a transaction has.
     assert!(most.0 <= 12 && most.1 <= 1, "one commit made {most:?} writes and flushes of home");
     assert!(look(&mut c) == model);
     c.close().unwrap();
@@ -119,7 +118,6 @@ fn no_commit_brings_home_what_all_did() {
     assert!((1..PAGES as usize).all(|page| home[page * PAGE..][..PAGE] == image(model[page])));
 }
 
-/// The power goes after any number of operations of some sweeps.
 #[test]
 fn a_power_cut_anywhere() {
     for atomic_unit in [512, 4096] {
@@ -186,7 +184,7 @@ fn snapshots_do_not_change_while_pages_go_home() {
     assert!(slot(&disk).base_tid.0 > 1);
 }
 
-/// Another process joins while pages are on their way home, writes, and goes on alone.
+/// It writes, and goes on alone.
 #[test]
 fn another_process_joins_on_the_way() {
     for goes_first in [false, true] {
@@ -226,7 +224,7 @@ fn another_process_joins_on_the_way() {
     }
 }
 
-/// A home that was copied while pages were on their way belongs to no log whose slot has moved since (rule HomeFitsLog).
+/// Rule HomeFitsLog.
 #[test]
 fn a_home_copied_on_the_way_fits_no_later_log() {
     let disk = database(4096);

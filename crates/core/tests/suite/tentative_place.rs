@@ -1,5 +1,5 @@
-//! A write transaction that has its place before its snapshot never finds that snapshot stale, and what readers may
-//! not see yet stays hidden all the same (invariant I4).
+//! A write transaction with its place before its snapshot never finds that stale, and states that
+//! are not visible yet stay hidden (invariant I4).
 
 use crate::common;
 
@@ -15,15 +15,13 @@ use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 use onewrite_core::{Connection, Engine, LockLevel};
 use parking_lot::{Condvar, Mutex};
 
-/// Longer than any of this takes: a test that waits so long has failed.
 const HANG: Duration = Duration::from_secs(30);
 
-/// Flushes wait while it is shut.
+/// Shut, it stops flushes.
 #[derive(Default)]
 struct Gate {
     shut: Mutex<bool>,
     changed: Condvar,
-    /// A flush has come to it.
     reached: AtomicBool,
 }
 
@@ -74,7 +72,6 @@ impl DiskFile for GatedFile {
     );
 }
 
-/// Two connections that have written, and the gate of their disk.
 fn two_writers() -> (Connection, Connection, Arc<Gate>) {
     let (disk, gate) = (SimDisk::new(SimConfig::default()), Arc::new(Gate::default()));
     disk.open(Path::new("/db"), OpenMode::Create).unwrap().write_at(&plain(0), 0).unwrap();
@@ -93,7 +90,7 @@ fn two_writers() -> (Connection, Connection, Arc<Gate>) {
     (a, b, gate)
 }
 
-/// Commits page 1 with `change` and page 2, up to where it waits for its flush, and lets go on when that is done.
+/// Up to the wait for the flush.
 fn commit_page_1(c: &mut Connection, change: impl FnOnce(&mut [u8])) {
     let mut first = vec![0; PAGE];
     c.lock(LockLevel::Shared).unwrap();

@@ -1,5 +1,5 @@
-//! Behind a crash recovery makes no image of a page before somebody needs it: whoever that is, and whatever has become of home, of the log
-//! and of the page since, finds what the records say (rule OldImageKept), or an error.
+//! After a crash recovery builds no page image before it is needed. Any later reader, whatever has
+//! become of home, log and page, finds the records' content (rule OldImageKept), or an error.
 
 use crate::common;
 
@@ -16,7 +16,7 @@ const HOME: &str = "/db";
 const LOG: &str = "/db-onewrite";
 const PAGES: u64 = 60;
 
-/// What every page behind the first holds: the number of the transaction that wrote it last, 0 for none.
+/// Of the last transaction of each page; 0: none.
 type Model = Vec<u64>;
 
 fn header(pages: u64) -> Vec<u8> {
@@ -34,7 +34,7 @@ fn open(disk: &SimDisk) -> Connection {
     open_with(disk, &[])
 }
 
-/// Transaction `n` of page `index`: some bytes of its own in the middle of what all have, or all of it.
+/// Some bytes in the middle of common ones, or all of the page.
 fn image(index: u64, n: u64) -> Vec<u8> {
     let mut b = vec![index as u8; PAGE];
     if n % 5 == 4 {
@@ -55,7 +55,6 @@ fn commit(c: &mut Connection, model: &mut Model, n: u64) {
     pages.iter().for_each(|page| model[*page as usize] = n);
 }
 
-/// What a snapshot that is pinned reads of page `index`.
 fn read(c: &mut Connection, index: u64) -> Result<u64> {
     let mut page = vec![0; PAGE];
     c.read_at(&mut page, index * PAGE as u64)?;
@@ -75,7 +74,6 @@ fn look(c: &mut Connection) -> Model {
     model
 }
 
-/// A process was killed behind `count` transactions.
 fn killed(count: u64) -> (SimDisk, Model) {
     let disk = SimDisk::new(SimConfig::default());
     let mut bytes = header(PAGES);
@@ -114,7 +112,6 @@ fn readers_and_writers_make_what_they_need() {
         assert!(look(&mut c) == model && look(&mut c) == model, "{count}");
         assert!(look(&mut other) == model, "another process, {count}");
         drop(other);
-        // A writer that nobody has read for.
         let again = disk.survive();
         let mut c = open(&again);
         (count + 1..count + 4).for_each(|n| commit(&mut c, &mut model, n));
@@ -127,7 +124,7 @@ fn readers_and_writers_make_what_they_need() {
     }
 }
 
-/// What nobody has read goes home, too, also if the power goes anywhere on the way.
+/// Also if the power goes on the way.
 #[test]
 fn a_checkpoint_makes_the_rest() {
     let (disk, model) = killed(30);
@@ -160,7 +157,6 @@ fn a_checkpoint_makes_the_rest() {
     }
 }
 
-/// Pages go home by sweeps and checkpoints while a snapshot behind the recovery reads on, and others see what is newer.
 #[test]
 fn an_older_snapshot_keeps_what_it_has() {
     for by_another in [false, true] {
@@ -184,7 +180,7 @@ fn an_older_snapshot_keeps_what_it_has() {
     }
 }
 
-/// A page that is cut off and added again has an image that nobody made from the one before.
+/// Its older image is unmade.
 #[test]
 fn a_page_that_is_added_again_leaves_a_snapshot_what_it_has() {
     let (disk, model) = killed(12);
@@ -207,7 +203,6 @@ fn a_page_that_is_added_again_leaves_a_snapshot_what_it_has() {
     shorten(&mut writer, last);
     let added = (last..PAGES).map(|index| (index, image(index, 77)));
     try_write(&mut writer, std::iter::once((0, header(PAGES))).chain(added)).unwrap();
-    // So many pages that all go home.
     for n in 78..120 {
         let some: Vec<_> = (last + 1..PAGES).filter(|index| index % 3 == n % 3).map(|i| (i, image(i, n))).collect();
         write(&mut writer, &some);
@@ -217,7 +212,7 @@ fn a_page_that_is_added_again_leaves_a_snapshot_what_it_has() {
     assert!(reads(&mut reader) == model);
 }
 
-/// The bytes of the records are in memory: what becomes of the log behind a recovery is not read.
+/// The records' bytes are in memory.
 #[test]
 fn a_log_that_changes_underneath() {
     let (disk, model) = killed(9);
@@ -228,7 +223,7 @@ fn a_log_that_changes_underneath() {
     assert!(reads(&mut c) == model);
 }
 
-/// A home that somebody cuts short is an error, never zeros under what the records changed.
+/// An error, never zeros under the records' changes.
 #[test]
 fn a_home_that_is_cut_short_underneath() {
     let (disk, model) = killed(9);

@@ -1,5 +1,5 @@
-//! A file in SQLite's WAL mode, whose users may bring pages home until the moment in which nobody has it open in that mode (rule
-//! ModeUnderLock).
+//! A file in SQLite's WAL mode, whose users may bring pages home until none has it open in that
+//! mode (rule ModeUnderLock).
 
 use crate::common;
 
@@ -14,11 +14,10 @@ use onewrite_core::{Engine, LockLevel};
 
 const RESERVED: u64 = 0x4000_0001;
 
-/// A database in WAL mode with all of its pages in the file, and `pages` of them.
+/// All of its `pages` are in the file.
 fn in_wal_mode(pages: u64) -> Vec<u8> {
     let mut bytes = plain(0)[..PAGE].to_vec();
     bytes[18..20].copy_from_slice(&[2, 2]);
-    // Each size is of another transaction.
     (bytes[27], bytes[31], bytes[95]) = (pages as u8, pages as u8, pages as u8);
     bytes.extend((1..pages).flat_map(page));
     bytes
@@ -35,7 +34,7 @@ fn what_is_checkpointed_until_nobody_else_has_the_file_counts() {
         let file = sim.open(Path::new("/db"), OpenMode::ReadWrite).unwrap();
         let mut is_first = true;
         process.at("/db", move |call| {
-            // The first lock of one that takes the file out of WAL mode: before it, somebody brings pages home.
+            // Before it leaves WAL mode, another process brings pages home.
             if matches!(call, Call::Lock { start: RESERVED, len: 1, .. }) && std::mem::take(&mut is_first) {
                 file.write_at(&in_wal_mode(after), 0).unwrap();
             }

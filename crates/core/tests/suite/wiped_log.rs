@@ -1,4 +1,5 @@
-//! After the last close nothing that was written can be read in the files beside the database (rule NothingLeftBehind).
+//! After the last close the files beside the database contain nothing that was written (rule
+//! NothingLeftBehind).
 
 use crate::common;
 
@@ -25,7 +26,7 @@ fn write(c: &mut Connection, pages: u32, byte: u8) {
     try_fill(c, pages, byte).unwrap();
 }
 
-/// Sectors behind the slots in which something can be read.
+/// Non-zero sectors behind the slots.
 fn left(disk: &SimDisk) -> usize {
     let bytes = disk.snapshot_file(Path::new(LOG)).unwrap();
     let log = LogFile::open(disk, Path::new(LOG), OpenMode::ReadOnly).unwrap().unwrap();
@@ -39,7 +40,7 @@ fn left(disk: &SimDisk) -> usize {
 fn a_close_leaves_nothing() {
     for scheme in ["log", "auto", "wal-opt"] {
         let disk = SimDisk::new(SimConfig::default());
-        // A little; several laps; a transaction that streams behind the ring.
+        // A little; several laps; images behind the ring.
         for (times, pages) in [(1, 3), (40, 9), (2, 300)] {
             let mut c = open(&disk, &[("scheme", scheme), ("log_size", "256k"), ("stream_size", "64k")]);
             for n in 0..times {
@@ -52,7 +53,6 @@ fn a_close_leaves_nothing() {
     }
 }
 
-/// The last of several to leave need not be the one that wrote most.
 #[test]
 fn the_last_process_wipes_what_all_have_written() {
     let disk = SimDisk::new(SimConfig::default());
@@ -80,7 +80,7 @@ fn what_a_crash_left_goes_with_the_next_close() {
     assert_eq!(left(&crashed), 0);
 }
 
-/// The zeros of a close are not flushed, unless the ring has grown. A power cut takes them back, with the newest slot or without.
+/// A close flushes its zeros only if the ring has grown.
 #[test]
 fn what_a_power_cut_brings_back_goes_with_the_next_session() {
     let disk = SimDisk::new(SimConfig::default());
@@ -93,10 +93,9 @@ fn what_a_power_cut_brings_back_goes_with_the_next_session() {
         brought_back += usize::from(left(&after) > 0);
         let mut c = open(&after, &[("log_size", "256k")]);
         write(&mut c, 3, 30);
-        // The zeros are on the medium with the first commit, or at the latest with this close in the cache.
+        // Already with the first commit, or at the latest in the cache with this close.
         c.close().unwrap();
         assert_eq!(left(&after), 0, "seed {seed}");
-        // Another session: what was in the cache alone is durable then.
         let mut c = open(&after, &[("log_size", "256k")]);
         write(&mut c, 3, 31);
         let medium = after.crash_by(&mut |_| 0);
@@ -109,10 +108,10 @@ fn what_a_power_cut_brings_back_goes_with_the_next_session() {
     assert!(brought_back > 10, "{brought_back}");
 }
 
-/// A flush that fails leaves the zeros of the close before in the cache alone, and clean there.
+/// The last close's zeros are clean in the cache alone.
 #[test]
 fn zeros_whose_flush_failed_are_written_again() {
-    // The session of `log` is flushed with its first record, that of `dash` by itself.
+    // `log` flushes its session with the first record, `dash` by itself.
     for scheme in ["log", "dash"] {
         let mut failed = 0;
         for nth in 1..5 {
@@ -142,7 +141,7 @@ fn zeros_whose_flush_failed_are_written_again() {
     }
 }
 
-/// A log that an older version closed has what was written, and no slot says how far.
+/// No slot says how far its records go.
 #[test]
 fn the_log_of_an_older_version_is_wiped_as_a_whole() {
     let disk = SimDisk::new(SimConfig::default());
@@ -161,7 +160,7 @@ fn the_log_of_an_older_version_is_wiped_as_a_whole() {
     assert_eq!(left(&disk), 0);
 }
 
-/// What opening, a commit and the close cost: no flush more than before there was something to wipe. Making the database takes one.
+/// Making the database takes one.
 #[test]
 fn wiping_takes_no_flush() {
     let disk = SimDisk::new(SimConfig::default());
@@ -177,5 +176,5 @@ fn wiping_takes_no_flush() {
     assert_eq!(left(&disk), 0);
 }
 
-/// Flushes of all files, and of the log, of a session with one commit on a database that has a log.
+/// Of all files, and of the log, for one commit beside an existing log.
 const COST: (u64, u64) = (2, 0);

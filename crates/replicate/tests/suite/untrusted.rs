@@ -159,6 +159,27 @@ fn files_beside_a_database_are_not_waited_for() {
     }
 }
 
+/// The mark of a promotion is neither waited for nor made, nor emptied, where a link leads.
+#[test]
+fn the_mark_of_a_promotion_is_a_regular_file() {
+    let place = shipped();
+    let (promoted, secret) = (place.dir.path().join("p.db"), place.dir.path().join("secret"));
+    let mark = place.dir.path().join("p.db-promoting");
+    fs::write(&secret, "TOPSECRET").unwrap();
+    let makes: [(&str, Make); 2] =
+        [("it is not a regular file", &fifo), ("it is a symbolic link", &|path| link(path, &secret))];
+    for (words, make) in makes {
+        make(&mark);
+        let output = ended(place.program(&["promote", &place.url(), promoted.to_str().unwrap()]));
+        assert!(!output.status.success() && said(&output).contains(words), "{}", said(&output));
+        assert!(!promoted.exists());
+    }
+    assert_eq!(fs::read(&secret).unwrap(), b"TOPSECRET");
+    fs::remove_file(&mark).unwrap();
+    let output = ended(place.program(&["promote", &place.url(), promoted.to_str().unwrap()]));
+    assert!(output.status.success() && promoted.exists() && !mark.exists(), "{}", said(&output));
+}
+
 #[test]
 fn a_link_to_a_file_of_the_user_is_not_followed() {
     let place = shipped();

@@ -72,6 +72,26 @@ fn a_log_that_is_lost_is_made_anew_for_every_process() {
     }
 }
 
+/// The log of one of two files is removed while their transaction is open.
+#[test]
+fn a_transaction_over_two_files_goes_to_no_removed_log() {
+    for lost in [0, 1] {
+        let (_dir, path) = made();
+        let other = beside(&path, "-two");
+        let mut one = Remote::ours(&path);
+        one.sql(&format!("ATTACH 'file:{}?vfs=onewrite' AS two", other.display())).unwrap();
+        for sql in ["CREATE TABLE two.u(a)", "BEGIN", INSERT, "INSERT INTO u VALUES (1)"] {
+            one.sql(sql).unwrap();
+        }
+        fs::remove_file(beside([&path, &other][lost], "-onewrite")).unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+        one.sql("COMMIT").unwrap();
+        one.kill();
+        assert_eq!(Remote::ours(&path).sql(COUNT).unwrap(), "3", "{lost}");
+        assert_eq!(Remote::ours(&other).sql("SELECT count(*) FROM u").unwrap(), "1", "{lost}");
+    }
+}
+
 /// A log is moved to another directory, and a link to it takes its place. The next process would
 /// use neither: it follows no link to a log, and beside the moved database there is none.
 #[test]

@@ -62,6 +62,13 @@ fn who_attaches_beside_a_process_that_failed_is_refused() {
     check(206_358, &Arc::default());
 }
 
+/// The newest state, of one page, was not visible yet: a writer reads that page, and asks for the
+/// size first where it tells.
+#[test]
+fn a_state_of_one_page_is_seen_by_all() {
+    check(222_247, &Arc::default());
+}
+
 /// A page of a pinned snapshot changed. In 24 and 3552 it was a big transaction's image, and a
 /// process had missed that checkpoint; from 2031 to 11538 the page was cut off, and came home anew.
 /// In 2701 a page that no snapshot had was looked for behind the end of home.

@@ -196,7 +196,7 @@ unsafe extern "C" fn main_lock(file: *mut File, level: c_int) -> c_int {
 unsafe extern "C" fn main_unlock(file: *mut File, level: c_int) -> c_int {
     // SAFETY: see above.
     let main = unsafe { main_of(file) };
-    main.call(code::IOERR_UNLOCK, |state| state.unlock(level))
+    main.unlock(level)
 }
 
 unsafe extern "C" fn main_check_reserved_lock(file: *mut File, answer: *mut c_int) -> c_int {
@@ -283,9 +283,19 @@ unsafe extern "C" fn shm_unmap(file: *mut File, delete: c_int) -> c_int {
     main.call(code::IOERR_SHMMAP, |state| Ok(state.base()?.shm_unmap(delete)))
 }
 
+/// The result of a call of the journal with which SQLite rolls back: its pager drops the pages of
+/// the transaction after an I/O error alone.
+fn not_rolled_back(rc: c_int, io_code: c_int) -> c_int {
+    if rc == code::MISUSE { io_code } else { rc }
+}
+
 unsafe extern "C" fn journal_close(file: *mut File) -> c_int {
     // SAFETY: SQLite closes a file once.
     let main = unsafe { take(file) };
+    if main.is_carried() {
+        // It was the parent's, and nothing of it is on the disk.
+        return code::OK;
+    }
     main.call(code::IOERR_CLOSE, |state| {
         state.journal(code::IOERR_CLOSE)?.journal_close()?;
         Ok(code::OK)
@@ -295,11 +305,12 @@ unsafe extern "C" fn journal_close(file: *mut File) -> c_int {
 unsafe extern "C" fn journal_read(file: *mut File, buf: *mut c_void, amount: c_int, offset: i64) -> c_int {
     // SAFETY: see above.
     let (main, buf) = unsafe { (main_of(file), buffer(buf, amount)) };
-    main.call(code::IOERR_READ, |state| {
+    let rc = main.call(code::IOERR_READ, |state| {
         let offset = offset_from(offset, code::IOERR_READ)?;
         let got = state.journal(code::IOERR_READ)?.journal_read_at(buf, offset)?;
         Ok(fill_short(buf, got))
-    })
+    });
+    not_rolled_back(rc, code::IOERR_READ)
 }
 
 unsafe extern "C" fn journal_write(file: *mut File, data: *const c_void, amount: c_int, offset: i64) -> c_int {
@@ -334,12 +345,13 @@ unsafe extern "C" fn journal_sync(file: *mut File, _flags: c_int) -> c_int {
 unsafe extern "C" fn journal_size(file: *mut File, answer: *mut i64) -> c_int {
     // SAFETY: see above.
     let main = unsafe { main_of(file) };
-    main.call(code::IOERR_FSTAT, |state| {
+    let rc = main.call(code::IOERR_FSTAT, |state| {
         let size = state.journal(code::IOERR_FSTAT)?.journal_size()?;
         // SAFETY: see above.
         unsafe { answer.write(i64::try_from(size).unwrap_or(i64::MAX)) };
         Ok(code::OK)
-    })
+    });
+    not_rolled_back(rc, code::IOERR_FSTAT)
 }
 
 pub(crate) unsafe extern "C" fn no_lock(_: *mut File, _level: c_int) -> c_int {

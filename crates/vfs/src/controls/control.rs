@@ -243,7 +243,7 @@ fn answer(state: &mut MainFileState, name: &str, value: Option<&str>) -> Outcome
         return match (name, state.last_error()) {
             ("error", last) => Ok(last.unwrap_or_default().to_owned()),
             _ => {
-                let message = format!("{PREFIX}{name}: this connection only reads the file, past onewrite's engine");
+                let message = format!("{PREFIX}{name}: {}", state.why_past());
                 Err(Fault::Own(code::ERROR, message))
             }
         };
@@ -272,7 +272,7 @@ fn effect(state: &mut MainFileState) -> String {
                 .to_owned()
         }
         Some(_) => "in_effect=yes".to_owned(),
-        None => "in_effect=no: this connection only reads the file, past onewrite's engine".to_owned(),
+        None => format!("in_effect=no: {}", printable(state.why_past())),
     }
 }
 

@@ -13,7 +13,6 @@ use super::state::{MainFileState, OpenName};
 use crate::host::Host;
 use crate::host::base::BaseFile;
 use crate::host::fault::{Fault, Outcome, panic_text};
-use crate::process::fork;
 use crate::process::taken::SpinFlag;
 use crate::sqlite::ffi::code;
 
@@ -39,6 +38,12 @@ impl Main {
         Main { host, path, state: Mutex::new(state) }
     }
 
+    /// SQLite's own modes serve it, for this reason.
+    pub(super) fn left_to_sqlite(mut self, why: String) -> Main {
+        self.state.get_mut().left = Some(why);
+        self
+    }
+
     /// Runs one callback: an error or a panic becomes its result code. After a panic the connection
     /// serves no call. `io_code` is the code for a failure of the disk in this call.
     pub(crate) fn call(&self, io_code: c_int, f: impl FnOnce(&mut MainFileState) -> Outcome<c_int>) -> c_int {
@@ -49,12 +54,29 @@ impl Main {
         })
     }
 
+    /// `xUnlock`.
+    pub(crate) fn unlock(&self, level: c_int) -> c_int {
+        self.settle(code::IOERR_UNLOCK, || {
+            let mut state = self.state.lock();
+            if state.is_carried() {
+                return state.unlock_carried(level);
+            }
+            state.check_alive(code::IOERR_UNLOCK)?;
+            state.unlock(level)
+        })
+    }
+
+    /// Whether a fork carried it into this process and nothing has used it here yet.
+    pub(crate) fn is_carried(&self) -> bool {
+        self.state.lock().is_carried()
+    }
+
     /// `xClose`: the result is the connection's, and no call is served afterwards.
     pub(crate) fn close(&self) -> c_int {
         let (conn, base, usable, forked) = {
             let mut state = self.state.lock();
-            let forked = state.generation != fork::generation();
-            let usable = state.check_alive(code::IOERR_CLOSE).is_ok();
+            let forked = state.is_carried();
+            let usable = !forked && state.dead.is_none();
             state.dead = Some("the connection is closed");
             state.siblings = Siblings::default();
             (state.conn.take(), state.base.take(), usable, forked)

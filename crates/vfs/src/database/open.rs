@@ -4,16 +4,17 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
 
 use onewrite_core::disk::OpenMode;
 use onewrite_core::inspect::home::mark;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
-use onewrite_core::{Connection, Error, LockLevel, Options};
+use onewrite_core::text::printable;
+use onewrite_core::{Connection, Error, LockLevel, Network, Options};
 
 use super::main::Main;
-use super::state::{MARKED, OpenName};
+use super::state::{MARKED, OpenName, marked_elsewhere};
 use crate::host::Host;
 use crate::host::base::BaseFile;
 use crate::host::fault::{Fault, Outcome};
@@ -38,7 +39,15 @@ pub(crate) unsafe fn open(
         (path, immutable, host.api.uri_flag(name, c"nolock"), options(host, name)?)
     };
     let flags = flags & !flag::EXCLUSIVE;
-    let required = required(&given)?;
+    let Options { require: required, network, .. } = own_settings(&given)?;
+    if let Some(why) = shared_between_machines(host, &path, network) {
+        if required {
+            return Err(Fault::Own(code::CANTOPEN, not_in_effect(&why)));
+        }
+        *out_flags = flags;
+        // SAFETY: as promised by the caller.
+        return unsafe { open_left(host, name, path, out_flags, immutable, why) };
+    }
     let (mut conn, mut refused) = (None, None);
     if flags & flag::READWRITE != 0 && !immutable {
         if nolock {
@@ -70,6 +79,52 @@ pub(crate) unsafe fn open(
         serves(conn.as_mut(), &why)?;
     }
     Ok(Arc::new(Main::new(host, OpenName(name), path, base_flags, conn, base, immutable)))
+}
+
+/// Why the database is left to SQLite's own modes, if its file system is one that machines share.
+fn shared_between_machines(host: &Host, path: &Path, network: Network) -> Option<String> {
+    if network == Network::Trust || !host.passes_through() {
+        return None;
+    }
+    let system = host.disk.shared_between_machines(path)?;
+    // A connection of this process that was told to trust it decides for the others.
+    (!host.engine().is_attached(path)).then(|| {
+        format!(
+            "{} lies on {system}, a file system that several machines may use, whose locks and memory onewrite cannot share: \
+             SQLite's own modes serve it (network=trust, if this machine alone uses it, has onewrite serve it)",
+            path.display()
+        )
+    })
+}
+
+/// Opens a database for SQLite's own modes. `flags` become those of the open file.
+///
+/// # Safety
+/// As [`open`].
+unsafe fn open_left(
+    host: &'static Host,
+    name: *const c_char,
+    path: PathBuf,
+    flags: &mut c_int,
+    immutable: bool,
+    why: String,
+) -> Outcome<Arc<Main>> {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| host.api.log(code::WARNING, &format!("onewrite: {}", printable(&why))));
+    if *flags & flag::READWRITE == 0 {
+        // The base would wait for the other end of a pipe.
+        regular(&path).map_err(|e| Error::io(format!("cannot open the database {}", path.display()), e))?;
+    }
+    // SAFETY: as promised by the caller; the file is closed in `xClose`.
+    let (mut file, opened) = unsafe { BaseFile::open(host.base, name, *flags)? };
+    if opened != 0 {
+        *flags = opened;
+    }
+    let mut header = [0; HEADER_BYTES];
+    if file.read(&mut header, 0) == code::OK && mark(&header).is_some() {
+        return Err(Fault::Own(code::CANTOPEN, marked_elsewhere(&why)));
+    }
+    Ok(Arc::new(Main::new(host, OpenName(name), path, *flags, None, Some(file), immutable).left_to_sqlite(why)))
 }
 
 /// A database that is only read goes past the engine, unless this process or another writes it.
@@ -128,7 +183,7 @@ unsafe fn open_read_only(
 ///
 /// # Safety
 /// As [`open`].
-unsafe fn options(host: &Host, name: *const c_char) -> Outcome<Vec<(String, String)>> {
+pub(super) unsafe fn options(host: &Host, name: *const c_char) -> Outcome<Vec<(String, String)>> {
     // SAFETY: as promised by the caller.
     let (keys, vfs) = unsafe { (host.api.uri_keys(name), host.api.uri_value(name, "vfs")) };
     match uri::check(&keys) {
@@ -173,26 +228,30 @@ fn regular(path: &Path) -> io::Result<()> {
 }
 
 /// An error of opening, as one: an impossible option leaves the file as unopened as a missing one.
-fn cannot_open(error: Error) -> Fault {
+pub(super) fn cannot_open(error: Error) -> Fault {
     match error {
         Error::Option(message) | Error::Misuse(message) => Fault::Own(code::CANTOPEN, message),
         error => Fault::Core(error),
     }
 }
 
-/// Whether `require=1` is among the parameters.
-fn required(given: &[(String, String)]) -> Outcome<bool> {
+/// `require` and `network` among the parameters, which count before there is an engine to ask.
+fn own_settings(given: &[(String, String)]) -> Outcome<Options> {
     let mut options = Options::default();
-    for (name, value) in given.iter().filter(|(name, _)| name == "require") {
+    for (name, value) in given.iter().filter(|(name, _)| name == "require" || name == "network") {
         options.set(name, value).map_err(cannot_open)?;
     }
-    Ok(options.require)
+    Ok(options)
+}
+
+fn not_in_effect(why: &str) -> String {
+    format!("require=1: onewrite would not be in effect: {why}")
 }
 
 /// Fails, with the reason, where the engine would not serve a connection that was just opened.
 /// `why`: it has none.
 fn serves(conn: Option<&mut Connection>, why: &str) -> Outcome {
-    let message = |why: &str| Fault::Own(code::CANTOPEN, format!("require=1: onewrite would not be in effect: {why}"));
+    let message = |why: &str| Fault::Own(code::CANTOPEN, not_in_effect(why));
     match conn.map(Connection::look_ahead).transpose() {
         Ok(None) => Err(message(&format!("this connection would only read the file, past onewrite's engine: {why}"))),
         Err(Error::Required(why)) => Err(message(&why)),

@@ -18,7 +18,7 @@ use crate::host::base::{BaseFile, check};
 use crate::host::fault::{Fault, Outcome};
 use crate::host::offsets::{fill_short, offset_from};
 use crate::process::fork;
-use crate::sqlite::ffi::code;
+use crate::sqlite::ffi::{code, open};
 
 /// A name SQLite passed to `xOpen`: it and the URI parameters behind it live until `xClose`
 /// returns.
@@ -29,33 +29,35 @@ pub(crate) struct OpenName(pub(crate) *const c_char);
 unsafe impl Send for OpenName {}
 
 pub(crate) struct MainFileState {
-    host: &'static Host,
-    name: OpenName,
-    path: PathBuf,
+    pub(super) host: &'static Host,
+    pub(super) name: OpenName,
+    pub(super) path: PathBuf,
     /// Flags for opening the file of the VFS underneath.
-    flags: c_int,
+    pub(super) flags: c_int,
     /// The engine's connection; none for a read-only database that was not seen to be written.
     pub(super) conn: Option<Connection>,
     /// The file of the VFS underneath, opened when first needed and kept until `xClose`.
     pub(super) base: Option<BaseFile>,
     /// Lock SQLite holds.
-    level: LockLevel,
+    pub(super) level: LockLevel,
     /// Lock held on the file underneath.
-    base_level: LockLevel,
+    pub(super) base_level: LockLevel,
+    /// Why it is left to SQLite's own modes, though it may be written.
+    pub(super) left: Option<String>,
     /// `immutable=1`: the file is not written while it is open, so no engine ever takes over.
     immutable: bool,
     /// Set by `SQLITE_FCNTL_POWERSAFE_OVERWRITE`.
     psow: Option<bool>,
     /// Device and inode of the file when it was opened.
-    identity: Option<(u64, u64)>,
+    pub(super) identity: Option<(u64, u64)>,
     /// The next answer of [`MainFileState::has_moved`], if this transaction looked already.
-    moved: Option<bool>,
+    pub(super) moved: Option<bool>,
     /// When the name was found to be the file's last.
-    named_at: Option<Instant>,
+    pub(super) named_at: Option<Instant>,
     /// The other files of the same SQLite connection.
     pub(crate) siblings: Siblings,
     pub(crate) journal_mode: JournalMode,
-    /// [`fork::generation`] at the open.
+    /// [`fork::generation`] at the open, or when it was opened anew.
     pub(super) generation: u32,
     /// Message of the last error, for `PRAGMA onewrite_error` where there is no connection to ask.
     pub(super) last_error: Option<String>,
@@ -80,6 +82,14 @@ const NAMED: Duration = Duration::from_millis(1);
 pub(crate) const MARKED: &str = "the database is in use through onewrite, or was when its process ended: its newest transactions are in its log, \
      which a read-only or immutable connection cannot use. Open it once for writing through onewrite, or run `onewrite recover` on it";
 
+/// The error of a database that is marked and left to SQLite for this reason.
+pub(super) fn marked_elsewhere(why: &str) -> String {
+    format!(
+        "the database is in use through onewrite, or was when its process ended, and its newest transactions are in its log: open it \
+         with network=trust, once no other machine uses it. {why}"
+    )
+}
+
 fn identity(path: &Path) -> Option<(u64, u64)> {
     look::at_path(path).ok().map(|found| (found.dev, found.ino))
 }
@@ -94,7 +104,7 @@ fn level_number(level: LockLevel) -> c_int {
     }
 }
 
-fn level_from(number: c_int, io_code: c_int) -> Outcome<LockLevel> {
+pub(super) fn level_from(number: c_int, io_code: c_int) -> Outcome<LockLevel> {
     Ok(match number {
         0 => LockLevel::None,
         1 => LockLevel::Shared,
@@ -125,6 +135,7 @@ impl MainFileState {
             base,
             level: LockLevel::None,
             base_level: LockLevel::None,
+            left: None,
             immutable,
             psow: None,
             identity,
@@ -139,22 +150,18 @@ impl MainFileState {
     }
 
     #[inline]
-    pub(super) fn check_alive(&self, io_code: c_int) -> Outcome {
-        if self.generation == fork::generation() && self.dead.is_none() {
+    pub(super) fn check_alive(&mut self, io_code: c_int) -> Outcome {
+        if !self.is_carried() && self.dead.is_none() {
             return Ok(());
         }
-        self.not_alive(io_code)
+        self.revive(io_code)
     }
 
     #[cold]
-    fn not_alive(&self, io_code: c_int) -> Outcome {
-        if self.generation != fork::generation() {
-            let message = "this connection was opened before the process forked; open a new one in the child";
-            return Err(Fault::Own(io_code, message.to_owned()));
-        }
+    fn revive(&mut self, io_code: c_int) -> Outcome {
         match self.dead {
             Some(why) => Err(Fault::Own(io_code, why.to_owned())),
-            None => Ok(()),
+            None => self.open_anew(),
         }
     }
 
@@ -190,6 +197,11 @@ impl MainFileState {
 
     pub(crate) fn last_error(&self) -> Option<&str> {
         self.last_error.as_deref()
+    }
+
+    /// Why calls go past the engine where there is no connection of its.
+    pub(crate) fn why_past(&self) -> &str {
+        self.left.as_deref().unwrap_or("this connection only reads the file, past onewrite's engine")
     }
 
     pub(crate) fn level_number(&self) -> c_int {
@@ -262,6 +274,9 @@ impl MainFileState {
             if level == LockLevel::Shared && self.sees_mark()? {
                 self.base_level = LockLevel::None;
                 check(self.base()?.unlock(level_number(LockLevel::None)))?;
+                if let Some(why) = &self.left {
+                    return Err(Fault::Own(code::CANTOPEN, marked_elsewhere(why)));
+                }
                 self.conn = Some(self.host.engine().open(&self.path, OpenMode::ReadOnly, &[])?);
             } else {
                 raised?;
@@ -296,7 +311,7 @@ impl MainFileState {
         Ok(code::OK)
     }
 
-    /// A read-only connection joins the engine at the begin of a transaction if this process writes
+    /// A connection past the engine joins it at the begin of a transaction if this process writes
     /// the database by now: the file alone is then behind.
     fn adopt_engine(&mut self) -> Outcome {
         if self.conn.is_some() || self.immutable || self.level != LockLevel::None {
@@ -304,7 +319,9 @@ impl MainFileState {
         }
         let engine = self.host.engine();
         if engine.is_attached(&self.path) {
-            self.conn = Some(engine.open(&self.path, OpenMode::ReadOnly, &[])?);
+            let writes = self.left.is_some() && self.flags & open::READWRITE != 0;
+            let mode = if writes { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
+            self.conn = Some(engine.open(&self.path, mode, &[])?);
         }
         Ok(())
     }
@@ -363,7 +380,8 @@ impl MainFileState {
                     && offset == 0
                     && buf.get(..HEADER_BYTES).is_some_and(|header| mark(header).is_some())
                 {
-                    return Err(Fault::Own(code::CANTOPEN, MARKED.to_owned()));
+                    let why = self.left.as_deref().map_or_else(|| MARKED.to_owned(), marked_elsewhere);
+                    return Err(Fault::Own(code::CANTOPEN, why));
                 }
                 Ok(rc)
             }

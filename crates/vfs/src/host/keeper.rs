@@ -19,7 +19,7 @@ use crate::process::log;
 use crate::sqlite::ffi::code;
 
 /// Looks at databases are as far apart as this, at least and at most.
-const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(500));
+const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
 /// The end of a process waits for its databases for so long.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
 
@@ -70,8 +70,8 @@ impl Keeper {
     fn attached(&'static self) {
         static AT_EXIT: Once = Once::new();
         AT_EXIT.call_once(|| {
-            // SAFETY: the handler catches panics, and stays valid: SQLite unloads no library that
-            // registers a VFS.
+            stay_loaded();
+            // SAFETY: the handler catches panics, and the library stays loaded.
             unsafe { libc::atexit(at_exit) };
         });
         let mut state = self.state.lock();
@@ -97,6 +97,18 @@ impl Keeper {
             }
             drop(state);
             std::thread::sleep(next.unwrap_or_default().clamp(LOOK.0, LOOK.1));
+        }
+    }
+}
+
+/// A program may unload the drop-in library, under the feet of the thread. From here on it stays.
+fn stay_loaded() {
+    let mut own = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: the address is of this library, whose entry the call fills before it is read. The
+    // library is loaded: nothing of it runs.
+    unsafe {
+        if libc::dladdr(stay_loaded as *const std::ffi::c_void, own.as_mut_ptr()) != 0 {
+            libc::dlopen(own.assume_init().dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
         }
     }
 }

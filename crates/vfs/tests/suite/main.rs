@@ -8,6 +8,7 @@ mod contract;
 mod idle;
 mod layout;
 mod modes;
+mod network;
 mod panic;
 mod privileged;
 mod python;

@@ -1,5 +1,5 @@
-//! The bytes of a simulated file, in chunks that copies of a disk share until one of them writes: a campaign copies
-//! disks at every crash, and hardly any byte of a copy is ever changed.
+//! Chunks that copies of a file share until a write: campaigns copy disks at every crash and change
+//! few bytes.
 
 use std::sync::Arc;
 
@@ -7,7 +7,6 @@ const CHUNK_BYTES: usize = 4096;
 
 type Chunk = [u8; CHUNK_BYTES];
 
-/// Bytes that are cheap to copy. Whatever lies behind the end is zeros, in the last chunk as well.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bytes {
     len: usize,
@@ -34,7 +33,7 @@ impl Bytes {
         bytes
     }
 
-    /// Fills `buf` with what lies at `offset`, with zeros where there is nothing; how much there was.
+    /// Zeros behind the end; returns the bytes that exist.
     pub fn read(&self, buf: &mut [u8], offset: usize) -> usize {
         for (index, within, at) in parts(offset, offset + buf.len()) {
             let room = &mut buf[at..at + within.len()];
@@ -46,7 +45,7 @@ impl Bytes {
         self.len.saturating_sub(offset).min(buf.len())
     }
 
-    /// Writes `buf` at `offset`, with zeros between the end and it.
+    /// Zeros between the end and `offset`.
     pub fn write(&mut self, buf: &[u8], offset: usize) {
         if self.len < offset + buf.len() {
             self.resize(offset + buf.len());
@@ -57,14 +56,13 @@ impl Bytes {
         }
     }
 
-    /// Makes it `len` bytes long, with zeros behind the end there was.
+    /// New bytes are zeros.
     pub fn resize(&mut self, len: usize) {
         self.zero(len, self.len);
         self.chunks.resize(len.div_ceil(CHUNK_BYTES), None);
         self.len = len;
     }
 
-    /// Zeroes the bytes from `start` to `end`, as far as there are any.
     pub fn zero(&mut self, start: usize, end: usize) {
         for (index, within, _) in parts(start, end.min(self.len)) {
             if within.len() == CHUNK_BYTES {
@@ -75,7 +73,7 @@ impl Bytes {
         }
     }
 
-    /// Inverts the bits of `mask` in the byte at `offset`. False past the end.
+    /// False past the end.
     pub fn flip(&mut self, offset: usize, mask: u8) -> bool {
         if offset < self.len {
             self.chunk(offset / CHUNK_BYTES)[offset % CHUNK_BYTES] ^= mask;
@@ -88,7 +86,7 @@ impl Bytes {
     }
 }
 
-/// The chunks that hold the bytes from `start` to `end`: the number of each, where in it, and how far behind `start`.
+/// Chunk, range in it, distance from `start`.
 fn parts(start: usize, end: usize) -> impl Iterator<Item = (usize, std::ops::Range<usize>, usize)> {
     let mut next = start;
     std::iter::from_fn(move || {

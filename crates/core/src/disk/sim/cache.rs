@@ -1,10 +1,9 @@
-//! One simulated file: what readers see, what the medium holds, and what lies between.
+//! A simulated file: readers' view, the medium, pending changes.
 //!
-//! Data moves to the medium by the *unit*, the bytes a device writes all or nothing. Every write
-//! leaves a new version of each unit it touches, whole, as the page cache then holds it; until a
-//! flush the medium may hold any of them. Lengths move on their own, in order, as a journal of
-//! metadata does; a truncation zeroes older data exactly when its length arrives. A version written
-//! after a length may reach the medium before it.
+//! A device writes a *unit* all or nothing. A write makes new versions of whole units, as the page
+//! cache does; until a flush the medium may hold any. Lengths move in order, like a metadata
+//! journal; a truncation that arrives zeroes older data. A version may arrive before an earlier
+//! length.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,26 +11,23 @@ use std::sync::Arc;
 use super::bytes::Bytes;
 use super::pick;
 
-/// Content of a unit that may or may not be on the medium.
 #[derive(Clone, Debug)]
 struct UnitVersion {
     at: u64,
     bytes: Arc<[u8]>,
-    /// A flush of it failed: the cache holds it to be clean, so no later flush writes it.
+    /// After a failed flush the cache calls it clean, so no later one writes it.
     limbo: bool,
-    /// The device has it, in a cache of its own: its next flush puts it on the medium.
+    /// The device has it in its cache.
     sent: bool,
 }
 
-/// What is not certain about one unit.
 #[derive(Clone, Debug, Default)]
 struct Unit {
-    /// When the medium's content was written, if since the last flush of the file.
+    /// When the medium's content was written, if since the file's last flush.
     medium_at: u64,
     versions: Vec<UnitVersion>,
 }
 
-/// A length that may or may not be on the medium.
 #[derive(Clone, Debug)]
 struct Length {
     at: u64,
@@ -42,10 +38,10 @@ struct Length {
 #[derive(Clone, Debug)]
 pub(super) struct CachedFile {
     unit: usize,
-    /// Counts operations, so that versions and lengths have an order.
+    /// Orders versions and lengths.
     clock: u64,
     view: Bytes,
-    /// May go on past `medium_len`, where a unit was written before its length.
+    /// Longer than `medium_len` if a unit came before its length.
     medium: Bytes,
     medium_len: usize,
     units: BTreeMap<usize, Unit>,
@@ -54,7 +50,6 @@ pub(super) struct CachedFile {
 }
 
 impl CachedFile {
-    /// A file whose bytes are on the medium.
     pub fn at_rest(unit: usize, bytes: Bytes) -> Self {
         Self {
             unit,
@@ -68,12 +63,11 @@ impl CachedFile {
         }
     }
 
-    /// The file behind a power cut that left these bytes.
+    /// The file after a power cut that left these bytes.
     pub fn at_rest_with(&self, bytes: Bytes) -> Self {
         Self { seal: self.seal, ..Self::at_rest(self.unit, bytes) }
     }
 
-    /// The bytes readers see.
     pub fn view(&self) -> &Bytes {
         &self.view
     }
@@ -101,8 +95,8 @@ impl CachedFile {
         }
     }
 
-    /// Makes the bytes from `start` to `end` durable: their units as the cache holds them, and as
-    /// many of the pending lengths as it takes for the medium to reach `end` whatever follows.
+    /// Makes a range durable: units as cached, and the pending lengths that let the medium reach
+    /// `end` in any case.
     pub fn flush_range(&mut self, start: usize, end: usize) {
         let options = std::iter::once(self.medium_len).chain(self.lengths.iter().map(|length| length.len));
         let short = options.enumerate().filter(|(_, len)| *len < end).last();
@@ -123,7 +117,6 @@ impl CachedFile {
         self.view.resize(len);
     }
 
-    /// Makes everything durable that the cache does not hold to be clean.
     pub fn flush(&mut self) {
         self.commit_lengths(self.lengths.len());
         for (index, unit) in std::mem::take(&mut self.units) {
@@ -137,13 +130,12 @@ impl CachedFile {
         }
     }
 
-    /// What the cache holds from byte `from` on goes to the device.
     pub fn send(&mut self, from: usize) {
         let newest = self.units.range_mut(from / self.unit..).filter_map(|(_, unit)| unit.versions.last_mut());
         newest.filter(|version| !version.limbo).for_each(|version| version.sent = true);
     }
 
-    /// The device flushes its cache: what was sent is on the medium, where the medium has a place for it.
+    /// Sent versions reach the medium, where it has a place for them.
     pub fn flush_sent(&mut self) {
         let mut arrived = Vec::new();
         for (&index, unit) in self.units.range_mut(..self.medium_len.div_ceil(self.unit)) {
@@ -160,14 +152,14 @@ impl CachedFile {
         }
     }
 
-    /// The flush of the device failed, and its cache is lost: the kernel's holds what was sent to be clean.
+    /// The kernel calls the lost versions clean.
     pub fn lose_sent(&mut self) {
         for version in self.units.values_mut().flat_map(|unit| &mut unit.versions).filter(|version| version.sent) {
             (version.sent, version.limbo) = (false, true);
         }
     }
 
-    /// Seals the file until its length changes. Panics if a power cut might leave it shorter: then it is none that may be sealed.
+    /// Seals the file until its length changes. Panics if a power cut could shorten it.
     pub fn put_seal(&mut self, seal: u64) {
         let len = self.view.len();
         let is_durable = self.medium_len >= len && self.lengths.iter().all(|length| length.len >= len);
@@ -175,19 +167,17 @@ impl CachedFile {
         self.seal = Some(seal);
     }
 
-    /// Its seal, which a power cut does not take.
     pub fn seal(&self) -> Option<u64> {
         self.seal
     }
 
-    /// A flush of everything failed. Lengths stay pending: the journal keeps metadata.
+    /// Lengths stay pending: the journal keeps metadata.
     pub fn fail_flush(&mut self) {
         for version in self.units.values_mut().flat_map(|unit| &mut unit.versions) {
             version.limbo = true;
         }
     }
 
-    /// A flush of the bytes from `start` to `end` failed.
     pub fn fail_flush_range(&mut self, start: usize, end: usize) {
         let range = self.units_of(start, end);
         for version in self.units.range_mut(range).flat_map(|(_, unit)| &mut unit.versions) {
@@ -195,7 +185,7 @@ impl CachedFile {
         }
     }
 
-    /// Flips a bit everywhere, as rot that was there before the cache was filled. False past the end.
+    /// Flips a bit on medium and in cache. False past the end.
     pub fn flip_bit(&mut self, offset: usize, bit: u8) -> bool {
         let (mask, index, within) = (1 << (bit % 8), offset / self.unit, offset % self.unit);
         if !self.view.flip(offset, mask) {
@@ -208,21 +198,20 @@ impl CachedFile {
         true
     }
 
-    /// Options of the length, then of each unit, where there is more than one: the medium's state
-    /// first, the newest last.
+    /// Counts of options above one, of the length and each unit, from the medium's state to the
+    /// newest.
     pub fn choices(&self) -> impl Iterator<Item = usize> {
         let versions = self.units.values().map(|unit| unit.versions.len());
         std::iter::once(self.lengths.len()).chain(versions).filter(|&pending| pending > 0).map(|pending| pending + 1)
     }
 
-    /// The bytes after a crash in which each choice went as `choose` says.
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Bytes {
         if self.units.is_empty() && self.lengths.is_empty() && self.medium.len() == self.medium_len {
             return self.medium.clone();
         }
         let arrived = &self.lengths[..pick(self.lengths.len() + 1, choose)];
         let len = arrived.last().map_or(self.medium_len, |length| length.len);
-        // Data older than a truncation that arrived ends where it cut.
+        // Older data ends at the cut of a truncation that arrived.
         let cut = |at: u64| {
             let cuts = arrived.iter().filter(|length| length.shrinks && length.at > at);
             cuts.map(|length| length.len).min().unwrap_or(usize::MAX)
@@ -247,7 +236,7 @@ impl CachedFile {
         bytes
     }
 
-    /// Puts the first `count` pending lengths on the medium, with what their truncations do to data.
+    /// Puts pending lengths on the medium, and zeroes data that they truncate.
     fn commit_lengths(&mut self, count: usize) {
         for length in self.lengths.drain(..count) {
             self.medium_len = length.len;
@@ -274,7 +263,6 @@ impl CachedFile {
         self.medium.write(bytes, index * self.unit);
     }
 
-    /// Unit `index` of `bytes`, filled up with zeros.
     fn unit_in(&self, bytes: &Bytes, index: usize) -> Arc<[u8]> {
         let mut unit: Arc<[u8]> = std::iter::repeat_n(0, self.unit).collect();
         if let Some(room) = Arc::get_mut(&mut unit) {
@@ -288,7 +276,6 @@ impl CachedFile {
     }
 }
 
-/// Zeroes what of `bytes`, which lie at `start` of a file, lies at `from` or past it.
 fn zero_from(bytes: &mut [u8], start: usize, from: usize) {
     let kept = from.saturating_sub(start).min(bytes.len());
     bytes[kept..].fill(0);

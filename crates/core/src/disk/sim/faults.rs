@@ -1,16 +1,16 @@
-//! What a simulated disk counts, records and spoils: operations, crash points and injected faults.
+//! A simulated disk's counters, trace and faults.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::ops::AddAssign;
 use std::path::PathBuf;
 
-/// A kind of call on a disk or a file.
+/// A kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// `open` of a file that is there.
+    /// Existing.
     Open,
-    /// `open` that makes the file.
+    /// New.
     Create,
     /// `remove`.
     Remove,
@@ -39,21 +39,21 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether it changes what a crash leaves, and so is a crash point.
+    /// Whether it is a crash point.
     pub fn mutates(self) -> bool {
         use Op::*;
         matches!(self, Create | Remove | Exchange | SyncDir | Write | WriteDurable | Sync | Send | SetLen)
     }
 }
 
-/// How many calls were made, failed ones included.
+/// Failed calls included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallCounters {
     /// Calls of `read_at`.
     pub reads: u64,
     /// Calls of `write_at`.
     pub writes: u64,
-    /// Calls of `write_durable_at`: each is one write and one flush.
+    /// One write and one flush each.
     pub durable_writes: u64,
     /// Calls of `sync`.
     pub syncs: u64,
@@ -61,14 +61,14 @@ pub struct CallCounters {
     pub dir_syncs: u64,
     /// Calls of `set_len`.
     pub set_lens: u64,
-    /// Bytes asked for by reads.
+    /// Asked for.
     pub bytes_read: u64,
-    /// Bytes given to both kinds of write.
+    /// By both kinds.
     pub bytes_written: u64,
 }
 
 impl CallCounters {
-    /// Flushes of files and directories.
+    /// Of files and directories.
     pub fn flushes(&self) -> u64 {
         self.durable_writes + self.syncs + self.dir_syncs
     }
@@ -101,19 +101,16 @@ impl AddAssign<&CallCounters> for CallCounters {
     }
 }
 
-/// How far a call gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallFate {
     Run,
-    /// A read ends after this many bytes.
     Short(usize),
     Fail(ErrorKind),
-    /// Power goes while it runs.
     Cut,
 }
 
 impl CallFate {
-    /// The error the call returns, if any.
+    /// The call's error, if any.
     pub fn error(self) -> io::Result<()> {
         match self {
             CallFate::Run | CallFate::Short(_) => Ok(()),
@@ -130,12 +127,11 @@ pub(super) fn power_off() -> io::Error {
 #[derive(Clone, Debug)]
 struct PlannedFault {
     op: Op,
-    /// Calls of `op` until it strikes: 1 is the next.
+    /// Before the fault: 1 is the next.
     countdown: u64,
     fate: CallFate,
 }
 
-/// Faults and the crash point that lie ahead.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
     faults: Vec<PlannedFault>,
@@ -162,7 +158,6 @@ impl Faults {
         self.off
     }
 
-    /// Decides what becomes of a call.
     pub fn fate(&mut self, op: Op) -> io::Result<CallFate> {
         if self.off {
             return Err(power_off());
@@ -193,25 +188,25 @@ impl Faults {
     }
 }
 
-/// One line of a disk's history.
+/// An event of a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceEntry {
     /// A call.
     Call {
-        /// Mutating operations before it.
+        /// Earlier mutating operations.
         number: u64,
-        /// What was called.
+        /// Its kind.
         op: Op,
-        /// On which file; empty for one without a name.
+        /// Its file; empty if nameless.
         path: PathBuf,
-        /// Byte offset, where the call has one.
+        /// Byte offset, if any.
         offset: u64,
         /// Bytes, or the new length.
         len: u64,
-        /// Why it failed, if a fault or a power cut made it fail.
+        /// By fault or power cut.
         failure: Option<String>,
     },
-    /// An end of the disk's processes: a crash, with the options chosen, or a kill.
+    /// A crash, with choices, or a kill.
     End(String),
 }
 

@@ -1,4 +1,4 @@
-//! One open file of a simulated disk: what each call does to the cache, and how faults change that.
+//! An open file of a simulated disk: how calls and faults change the cache.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -10,12 +10,11 @@ use super::SimState;
 use super::faults::{CallFate, Op};
 use crate::disk::{DiskFile, FileId, FileSeal, LockKind, SharedWords, lock_range};
 
-/// Bytes of a page of the cache.
+/// Page of the cache in bytes.
 const PAGE_BYTES: u64 = 4096;
-/// Bytes of the smallest sector.
+/// Smallest sector in bytes.
 const SECTOR_BYTES: usize = 512;
 
-/// One open file of a simulated disk.
 #[derive(Debug)]
 pub(super) struct SimFile {
     state: Arc<Mutex<SimState>>,
@@ -25,7 +24,7 @@ pub(super) struct SimFile {
 }
 
 impl SimFile {
-    /// Open file number `handle`; the caller has counted it in the inode.
+    /// Open file number `handle`, counted in the inode by the caller.
     pub fn new(state: Arc<Mutex<SimState>>, ino: u64, handle: u64, writable: bool) -> Self {
         Self { state, ino, handle, writable }
     }
@@ -43,7 +42,7 @@ impl SimFile {
         let end = offset.checked_add(buf.len() as u64).ok_or(ErrorKind::InvalidInput)?;
         let fate = state.begin_on(op, self.ino, offset, buf.len() as u64)?;
         if let (Op::Write, CallFate::Fail(_)) = (op, fate) {
-            // The kernel copies what lies in one page at once.
+            // The kernel copies the bytes of one page at once.
             let one_page = offset / PAGE_BYTES == (end - 1) / PAGE_BYTES;
             let half = &buf[..if one_page && buf.len() < SECTOR_BYTES { 0 } else { buf.len() / 2 }];
             if state.room_to(self.ino, offset + half.len() as u64) {
@@ -78,7 +77,7 @@ impl DiskFile for SimFile {
     }
 
     fn made(&self) -> io::Result<Option<u64>> {
-        // Numbers are given once.
+        // Numbers are never reused.
         Ok(Some(self.id()?.ino))
     }
 

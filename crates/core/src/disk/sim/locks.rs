@@ -1,4 +1,4 @@
-//! Byte-range locks of one simulated file, as open-file-description locks behave.
+//! Byte-range locks of a simulated file, like open-file-description locks.
 
 use super::LockKind;
 
@@ -10,13 +10,12 @@ struct Lock {
     kind: LockKind,
 }
 
-/// The locks held on one file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LockTable(Vec<Lock>);
 
 impl LockTable {
-    /// Puts `kind` on the range in place of what `handle` holds there; false, and nothing changes,
-    /// if another handle holds a lock that conflicts.
+    /// Replaces `handle`'s lock on the range; false, and unchanged, if another handle's lock
+    /// conflicts.
     pub fn try_lock(&mut self, handle: u64, (start, len): (i64, i64), kind: LockKind) -> bool {
         let end = start + len;
         let exclusive = kind == LockKind::Exclusive;
@@ -34,7 +33,6 @@ impl LockTable {
         true
     }
 
-    /// Takes the range out of the locks of `handle`.
     pub fn unlock(&mut self, handle: u64, (start, len): (i64, i64)) {
         let end = start + len;
         for held in std::mem::take(&mut self.0) {
@@ -51,7 +49,6 @@ impl LockTable {
         }
     }
 
-    /// Drops all locks of `handle`.
     pub fn release(&mut self, handle: u64) {
         self.0.retain(|held| held.handle != handle);
     }

@@ -1,14 +1,12 @@
 //! A disk in memory that counts, fails, tears, reorders and cuts power: [`SimDisk`].
 //!
-//! A crash leaves each unit of each file in any state it had since it was last certain, each length
-//! and each name likewise, all independent of one another. Such a state is a list of choices, one for
-//! each thing that is not certain, 0 for what the medium has for certain and the highest for the
-//! newest; so crashes can be drawn from a seed, named, or enumerated. To crash *inside* a run, run it
-//! once and ask [`SimDisk::ops`], then for each `k` below that run it on a disk told
-//! [`SimDisk::stop_after`]`(k)`.
+//! A crash leaves each unit, length and name in any state since its last certain one,
+//! independently: a list of choices from 0 (surely on the medium) to the newest, which is drawn
+//! from a seed, given, or enumerated. To crash *inside* a run, ask its [`SimDisk::ops`], then
+//! repeat it with [`SimDisk::stop_after`]`(k)` for each smaller `k`.
 //!
-//! Not simulated: directories (every parent exists), links, permissions, a cache that forgets what
-//! was not flushed while the kernel lives, and units torn within.
+//! Not simulated: directories (every parent exists), links, permissions, a live kernel that forgets
+//! unflushed data, torn units.
 
 mod bytes;
 mod cache;
@@ -38,16 +36,16 @@ use file::SimFile;
 use locks::LockTable;
 use names::{Names, normal};
 
-/// How a simulated disk behaves.
+/// A disk's behaviour.
 #[derive(Clone, Copy, Debug)]
 pub struct SimConfig {
     /// Bytes written all or nothing: a power of two, at least 512.
     pub atomic_unit: u32,
-    /// Whether `sync` of a file also makes its creation durable, as ext4 does and POSIX does not ask.
+    /// A file's `sync` makes its creation durable, as on ext4 but not by POSIX.
     pub sync_covers_creation: bool,
-    /// Bytes all files together may hold, reservations included.
+    /// Bytes of all files, with reservations.
     pub capacity: u64,
-    /// Whether to keep a trace.
+    /// Keep a trace.
     pub trace: bool,
 }
 
@@ -57,17 +55,15 @@ impl Default for SimConfig {
     }
 }
 
-/// A disk in memory. Clones are handles to the same disk.
+/// Clones are handles to the same disk.
 #[derive(Clone, Debug)]
 pub struct SimDisk {
     state: Arc<Mutex<SimState>>,
 }
 
-/// An inode.
 #[derive(Clone, Debug)]
 struct Inode {
     data: CachedFile,
-    /// The name it was made under; empty for a file without one.
     label: Arc<Path>,
     reserved: u64,
     handles: u64,
@@ -76,7 +72,6 @@ struct Inode {
 }
 
 impl Inode {
-    /// A flush of it ends so.
     fn flush(&mut self, fate: CallFate) {
         match fate {
             CallFate::Run | CallFate::Short(_) => self.data.flush(),
@@ -93,15 +88,15 @@ struct SimState {
     names: Names,
     numbers: u64,
     faults: Faults,
-    /// By path, whose bytes compare faster than its components.
+    /// Bytes compare faster than path components.
     counters: BTreeMap<OsString, CallCounters>,
     trace: Vec<TraceEntry>,
-    /// The device may have something in a cache of its own.
+    /// The device's cache may hold something.
     has_sent: bool,
 }
 
 impl SimDisk {
-    /// An empty disk. Panics if the atomic unit is not a power of two of at least 512.
+    /// Panics unless the atomic unit is a power of two of at least 512.
     pub fn new(config: SimConfig) -> Self {
         assert!(config.atomic_unit.is_power_of_two() && config.atomic_unit >= 512, "atomic unit");
         Self::from_state(SimState {
@@ -121,13 +116,13 @@ impl SimDisk {
         self.state.lock().config.atomic_unit
     }
 
-    /// Mutating operations so far ([`Op::mutates`]), the one that power was cut in left out.
+    /// Mutating operations ([`Op::mutates`]), but for the one in which power was cut.
     pub fn ops(&self) -> u64 {
         self.state.lock().faults.ops()
     }
 
-    /// Lets `ops` more mutating operations complete. Power goes during the next one, which gets as
-    /// far as being pending; it and every later call fail.
+    /// Cuts power in the mutating operation behind `ops` more, which stays pending; it and later
+    /// calls fail.
     pub fn stop_after(&self, ops: u64) {
         self.state.lock().faults.stop_after(ops);
     }
@@ -137,20 +132,19 @@ impl SimDisk {
         self.state.lock().faults.is_off()
     }
 
-    /// Makes the `nth` call of `op` from now (1 is the next) fail. Half of a failing `write_at`
-    /// reaches the cache (nothing, of less than a sector). A failing `sync` or `write_durable_at` leaves what it was to flush clean in
-    /// the cache but perhaps not on the medium: only writing it again and flushing that helps.
+    /// Fails the `nth` next `op` (from 1). Half of a failing `write_at` reaches the cache (none,
+    /// below a sector). Bytes of a failing `sync` or `write_durable_at` look clean, perhaps not on
+    /// the medium: only writing and flushing them again helps.
     pub fn fail_nth(&self, op: Op, nth: u64, kind: ErrorKind) {
         self.state.lock().faults.add(op, nth, CallFate::Fail(kind));
     }
 
-    /// Makes the `nth` call of the system to read, from now, return no more than `len` bytes; 0, as if the file ended there.
+    /// Shortens the `nth` next read call; 0: as if the file ended.
     pub fn shorten_nth_read(&self, nth: u64, len: usize) {
         self.state.lock().faults.add(Op::Read, nth, CallFate::Short(len));
     }
 
-    /// Sets the bytes all files together may hold. A write that would exceed them fails with
-    /// `StorageFull` once the part that fits is in the cache.
+    /// Sets the capacity in bytes. A write beyond fails with `StorageFull`, its first part cached.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().config.capacity = bytes;
     }
@@ -160,7 +154,7 @@ impl SimDisk {
         self.counters_of("")
     }
 
-    /// Calls so far on files whose path ends in `suffix`.
+    /// Calls so far on paths that end in `suffix`.
     pub fn counters_of(&self, suffix: &str) -> CallCounters {
         let state = self.state.lock();
         let mut sum = CallCounters::default();
@@ -174,24 +168,24 @@ impl SimDisk {
         self.state.lock().counters.clear();
     }
 
-    /// What was done to this disk, and to those it came from; empty unless the configuration asks for it.
+    /// History of this disk and its origins, if configured.
     pub fn trace(&self) -> Vec<TraceEntry> {
         self.state.lock().trace.clone()
     }
 
-    /// The names of all files, in order.
+    /// All names, in order.
     pub fn paths(&self) -> Vec<PathBuf> {
         self.state.lock().names.paths().cloned().collect()
     }
 
-    /// The bytes of a file as readers see them.
+    /// The bytes that readers see.
     pub fn snapshot_file(&self, path: &Path) -> Option<Vec<u8>> {
         let state = self.state.lock();
         let ino = state.names.get(&normal(path))?;
         Some(state.inodes[&ino].data.view().to_vec())
     }
 
-    /// Puts a file on the medium, name and all, in place of what the name held; files that are open keep their number.
+    /// Puts name and content on the medium; open files keep their number.
     pub fn put_file(&self, path: &Path, bytes: &[u8]) {
         let path = normal(path);
         let mut state = self.state.lock();
@@ -201,14 +195,14 @@ impl SimDisk {
         state.inode(ino).data = data;
     }
 
-    /// Flips a bit of a file, on the medium and in the cache. False if the file has no such byte.
+    /// Flips a bit on medium and in cache. False without such a byte.
     pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) -> bool {
         let mut state = self.state.lock();
         let Some(ino) = state.names.get(&normal(path)) else { return false };
         usize::try_from(offset).is_ok_and(|offset| state.inode(ino).data.flip_bit(offset, bit))
     }
 
-    /// How many options each choice of a crash now would have.
+    /// Options of each choice of a crash now.
     pub fn crash_choices(&self) -> Vec<usize> {
         let state = self.state.lock();
         let mut choices = state.names.choices();
@@ -216,7 +210,7 @@ impl SimDisk {
         choices
     }
 
-    /// The disk after a crash in which the choices went as given. Panics unless there is one for each of [`Self::crash_choices`].
+    /// A crash with these choices. Panics unless there is one for each of [`Self::crash_choices`].
     pub fn crash_with(&self, choices: &[usize]) -> SimDisk {
         let mut next = choices.iter();
         let crashed = self.crash_by(&mut |count| {
@@ -228,8 +222,8 @@ impl SimDisk {
         crashed
     }
 
-    /// The disk after a crash drawn from a seed: nearly nothing pending arrived, nearly everything, anything
-    /// in between, all but one thing, or one alone.
+    /// A crash drawn from a seed: of all pending, nearly none, nearly all, some, all but one, or
+    /// one arrived.
     pub fn crash(&self, seed: u64) -> SimDisk {
         let mut rng = SplitMix64::new(seed);
         let (drawn, newest) = (rng.below(10), rng.below(2) == 1);
@@ -253,7 +247,7 @@ impl SimDisk {
         })
     }
 
-    /// The disk after a crash; `choose` is asked for a number below its argument for each choice.
+    /// A crash; `choose` picks a number below its argument for each choice.
     pub fn crash_by(&self, choose: &mut dyn FnMut(usize) -> usize) -> SimDisk {
         let state = self.state.lock();
         let mut chosen = Vec::new();
@@ -272,8 +266,7 @@ impl SimDisk {
         Self::from_state(after)
     }
 
-    /// Every crash that could happen now, with its choices. Their number is the product of
-    /// [`Self::crash_choices`]; the first has nothing pending arrived, the last everything.
+    /// Every crash, from nothing arrived to everything: the product of [`Self::crash_choices`].
     pub fn crashes(&self) -> impl Iterator<Item = (Vec<usize>, SimDisk)> + use<> {
         let disk = self.survive();
         let counts = disk.crash_choices();
@@ -293,8 +286,8 @@ impl SimDisk {
         })
     }
 
-    /// The disk after its processes died and the kernel lived: all that was written is seen, what
-    /// was pending still is, locks and files without a name are gone.
+    /// The processes die and the kernel lives: writes are visible, pending ones stay so; locks and
+    /// nameless files are gone.
     pub fn survive(&self) -> SimDisk {
         let state = self.state.lock();
         let mut after = SimState { names: state.names.clone(), ..state.without_processes() };
@@ -451,7 +444,6 @@ impl Disk for SimDisk {
 }
 
 impl SimState {
-    /// Counts and traces a call, and decides what becomes of it.
     fn begin(&mut self, op: Op, path: &Path, offset: u64, len: u64) -> io::Result<CallFate> {
         let number = self.faults.ops();
         let fate = self.faults.fate(op)?;
@@ -471,7 +463,6 @@ impl SimState {
         self.begin(op, &path, offset, len)
     }
 
-    /// A flush of the device ends so: all that it had in its cache is on the medium, or lost.
     fn end_flush(&mut self, fate: CallFate) {
         if fate == CallFate::Cut || !std::mem::take(&mut self.has_sent) {
             return;
@@ -488,7 +479,6 @@ impl SimState {
         if self.faults.is_off() { Err(power_off()) } else { Ok(()) }
     }
 
-    /// An inode that a name or a handle refers to.
     fn inode(&mut self, ino: u64) -> &mut Inode {
         self.inodes.get_mut(&ino).expect("an inode lives as long as a name or a handle")
     }
@@ -506,18 +496,15 @@ impl SimState {
         self.numbers
     }
 
-    /// Drops inodes that nothing refers to.
     fn collect(&mut self) {
         let names = &self.names;
         self.inodes.retain(|ino, inode| inode.handles > 0 || names.refers_to(*ino));
     }
 
-    /// Inodes that a crash may leave.
     fn durable_inodes(&self) -> impl Iterator<Item = (&u64, &Inode)> {
         self.inodes.iter().filter(|(ino, _)| self.names.refers_to(**ino))
     }
 
-    /// The length to which file `ino` may grow.
     fn reach_max(&self, ino: u64) -> u64 {
         let others = self
             .inodes
@@ -526,12 +513,10 @@ impl SimState {
         self.config.capacity.saturating_sub(others.map(|(_, inode)| inode.room()).sum())
     }
 
-    /// Whether file `ino` may be `len` bytes long; it always may keep what it has.
     fn room_to(&self, ino: u64, len: u64) -> bool {
         len <= self.inodes[&ino].room() || len <= self.reach_max(ino)
     }
 
-    /// A state with this one's past and settings, and neither files, faults nor power cut.
     fn without_processes(&self) -> SimState {
         SimState {
             config: self.config,
@@ -553,8 +538,8 @@ impl SimState {
 }
 
 impl Inode {
-    /// Nobody has it open. The shared words are as they were: a kernel may write them back at any time, so a
-    /// power cut may leave them looking as good as a living process.
+    /// The kernel may write the shared words back at any time, so a power cut may leave them
+    /// plausible.
     fn without_processes(&self) -> Inode {
         let words = Arc::new(self.words.copy());
         Inode { handles: 0, locks: LockTable::default(), words, ..self.clone() }
@@ -565,7 +550,7 @@ impl Inode {
     }
 }
 
-/// Asks for one of `count` options, without asking where there is but one.
+/// A single option needs no question.
 fn pick(count: usize, choose: &mut dyn FnMut(usize) -> usize) -> usize {
     if count > 1 { choose(count).min(count - 1) } else { 0 }
 }

@@ -1,4 +1,4 @@
-//! Names of the simulated files: as processes see them, as the medium has them, and what is pending.
+//! Names of simulated files: the processes' view, the medium, pending changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -10,9 +10,9 @@ use crate::disk::NamesStamp;
 pub(super) struct Names {
     view: Map,
     medium: Map,
-    /// What was done since the directory was last synced, in order.
+    /// Since the directory's last sync.
     pending: Vec<NameChange>,
-    /// Crashes before, and changes since the last one.
+    /// Crashes, and changes since.
     crashes: u64,
     changes: u64,
 }
@@ -21,10 +21,10 @@ type Map = BTreeMap<PathBuf, u64>;
 
 #[derive(Clone, Debug)]
 enum NameChange {
-    /// A creation, or without a file a removal.
+    /// Without a file, a removal.
     Set(PathBuf, Option<u64>),
     Exchange(PathBuf, PathBuf),
-    /// From the first name, which leads nowhere then, to the second.
+    /// To the second name.
     Rename(PathBuf, PathBuf),
 }
 
@@ -70,17 +70,15 @@ impl Names {
         self.view.keys()
     }
 
-    /// Names a file, or with `None` removes the name; pending until the directory is synced.
+    /// `None` removes the name. All changes are pending until the directory is synced.
     pub fn set(&mut self, path: &Path, ino: Option<u64>) {
         self.change(NameChange::Set(path.to_owned(), ino));
     }
 
-    /// Exchanges two names in one step; pending until the directory is synced.
     pub fn exchange(&mut self, one: &Path, other: &Path) {
         self.change(NameChange::Exchange(one.to_owned(), other.to_owned()));
     }
 
-    /// Moves a file to another name in one step; pending until the directory is synced.
     pub fn rename(&mut self, from: &Path, to: &Path) {
         self.change(NameChange::Rename(from.to_owned(), to.to_owned()));
     }
@@ -91,7 +89,6 @@ impl Names {
         self.pending.push(change);
     }
 
-    /// Names a file on the medium too.
     pub fn set_durable(&mut self, path: &Path, ino: u64) {
         self.changes += 1;
         self.pending.retain(|change| !change.touches(path));
@@ -99,17 +96,14 @@ impl Names {
         set(&mut self.medium, path, Some(ino));
     }
 
-    /// A number for the names as processes see them.
     pub fn stamp(&self) -> NamesStamp {
         NamesStamp([self.start(), 0, self.changes, 0])
     }
 
-    /// A number for the time since the last power cut.
     pub fn start(&self) -> u64 {
         1 + self.crashes
     }
 
-    /// Makes what is pending in the directory that holds `path` durable.
     pub fn sync_dir_of(&mut self, path: &Path) {
         for change in std::mem::take(&mut self.pending) {
             if change.paths().any(|own| own.parent() == path.parent()) {
@@ -120,12 +114,11 @@ impl Names {
         }
     }
 
-    /// Makes what is pending in every directory durable.
     pub fn sync_all(&mut self) {
         std::mem::take(&mut self.pending).into_iter().for_each(|change| change.apply(&mut self.medium));
     }
 
-    /// Makes the creation of file `ino` durable, and what happened to its name before.
+    /// With earlier changes of its name.
     pub fn sync_creation_of(&mut self, ino: u64) {
         let Some(at) = self.pending.iter().position(|change| change.creates(ino)) else { return };
         let paths: Vec<PathBuf> = self.pending[at].paths().cloned().collect();
@@ -143,24 +136,23 @@ impl Names {
         });
     }
 
-    /// Whether processes see a name of the file.
     pub fn shows(&self, ino: u64) -> bool {
         self.view.values().any(|&named| named == ino)
     }
 
-    /// Whether the file has a name, or may have one after a crash.
+    /// Perhaps only after a crash.
     pub fn refers_to(&self, ino: u64) -> bool {
         self.shows(ino)
             || self.medium.values().any(|&named| named == ino)
             || self.pending.iter().any(|change| change.creates(ino))
     }
 
-    /// Options of each group of names with something pending: the medium's state, then after each change.
+    /// Per group: the medium's state, then each change.
     pub fn choices(&self) -> Vec<usize> {
         self.groups().iter().map(|group| self.changes_of(group).count() + 1).collect()
     }
 
-    /// The names after a crash, on view and medium alike.
+    /// For processes and medium.
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Names {
         let mut medium = self.medium.clone();
         for group in self.groups() {
@@ -170,7 +162,7 @@ impl Names {
         Names { view: medium.clone(), medium, pending: Vec::new(), crashes: self.crashes + 1, changes: 0 }
     }
 
-    /// Names with something pending; those that were exchanged for each other are one group, whose changes arrive in order.
+    /// Exchanged names form a group, whose changes arrive in order.
     fn groups(&self) -> Vec<BTreeSet<PathBuf>> {
         let mut groups: Vec<BTreeSet<PathBuf>> = Vec::new();
         for change in &self.pending {
@@ -200,7 +192,7 @@ fn set(names: &mut Map, path: &Path, ino: Option<u64>) {
     };
 }
 
-/// `path` without `.` and `name/..`: the simulated disk has no links, so this is what it names.
+/// Without `.` and `name/..`, as there are no links.
 pub(super) fn normal(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {

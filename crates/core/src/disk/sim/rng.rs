@@ -1,6 +1,6 @@
-//! The simulator's random numbers: SplitMix64 (Steele, Lea, Flood 2014), the same on every machine.
+//! Random numbers by SplitMix64 (Steele, Lea, Flood 2014), the same on every machine.
 
-/// A stream of numbers that a seed determines.
+/// Numbers determined by a seed.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 

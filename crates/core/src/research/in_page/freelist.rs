@@ -1,5 +1,5 @@
-//! Pages that a transaction takes from the freelist or gives to it (SQLite file format, section 1.5). Of a leaf of the
-//! freelist no byte means anything, of a trunk its head and the numbers of its leaves.
+//! Pages that a transaction takes from the freelist or gives to it (SQLite file format, section
+//! 1.5). No byte of a leaf is meaningful; of a trunk, its head and its leaf numbers are.
 
 use rustc_hash::FxHashMap;
 
@@ -12,18 +12,17 @@ use crate::pages::txn::{ChangedPage, Txn};
 use crate::sqlite_format::home::{DatabaseHeader, State};
 use crate::sqlite_format::node::Shape;
 
-/// The first trunk and the number of pages, in the database header.
+/// First trunk and number of pages, in the header.
 const LIST: std::ops::Range<usize> = 32..40;
-/// Bytes of a trunk in front of the numbers: the next trunk, and how many there are.
+/// Next trunk and count, before the leaf numbers.
 const TRUNK_HEAD: usize = 8;
-/// SQLite takes pages from the first trunks and gives them to these; a page further on counts as in use (rule
-/// UndoLeadsHome).
+/// SQLite uses the first trunks; later pages count as in use (rule UndoLeadsHome).
 const TRUNKS_MAX: usize = 4;
 
-/// Freelist pages by their numbers, with how many of their first bytes mean something.
+/// How many first bytes are meaningful.
 type FreelistPages = FxHashMap<PageNo, usize>;
 
-/// The freelist before and after a transaction, as far as the two may differ.
+/// Both are known as far as they may differ.
 #[derive(Default)]
 pub struct Freed {
     before: FreelistPages,
@@ -31,7 +30,6 @@ pub struct Freed {
 }
 
 impl Freed {
-    /// By a transaction that changes these pages of its base and makes `state`.
     pub fn by(db: &Database, txn: &Txn, changed: &[ChangedPage], state: &State) -> Result<Freed> {
         let base = &txn.base;
         if base.header.get(LIST) == state.header.get(LIST) {
@@ -49,12 +47,11 @@ impl Freed {
         })
     }
 
-    /// How many first bytes of a page meant something, if it was on the freelist.
+    /// How many first bytes were meaningful, if it was on the freelist.
     pub fn live_before(&self, page: PageNo) -> Option<usize> {
         self.before.get(&page).copied()
     }
 
-    /// How many mean something, if it is.
     pub fn live_after(&self, page: PageNo) -> Option<usize> {
         self.after.get(&page).copied()
     }

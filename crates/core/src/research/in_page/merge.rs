@@ -1,15 +1,15 @@
-//! Merged groups of the in-page schemes: transactions that are published wait together, and the pages of all go in
-//! place as those of one transaction, with one flush (two with `commit_mark=page`).
+//! Merged groups of the in-page schemes: published transactions wait together, and all of their
+//! pages go in place as one transaction, with one flush (two with `commit_mark=page`).
 //!
 //! ```text
-//!  join      the pages, with undo records that lead back to what home holds; their images in the page table, for the next
-//!            writer; readers do not see them yet
-//!  wait      whoever finds that nobody else is to be expected writes the pages of all, sealed with the newest TID, and
-//!            shows the newest state to the readers
+//! join      pages with undo records back to home's images; their images in the page table, for the
+//!           next writer only
+//! wait      a thread that expects no other writes all pages, sealed with the newest TID, and shows
+//!           the newest state to the readers
 //! ```
 //!
-//! All of it under the lock `writer`: nothing is prepared or published while the group is written, so no page is
-//! changed twice before its flush (rule UndoLeadsHome).
+//! All under the lock `writer`: nothing is prepared or published during the write, so no page
+//! changes twice before its flush (rule UndoLeadsHome).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,61 +30,57 @@ use crate::research::place;
 use crate::research::trailer::Trailer;
 use crate::sqlite_format::home::State;
 
-/// A write that takes longer than this is out of the ordinary: nobody waits for others so long.
+/// A group does not wait for a slower write.
 const USUAL_MAX: Duration = Duration::from_millis(4);
-/// Pages of a group that is written without waiting for more.
 const PAGES_MAX: usize = 1024;
-/// Pages that home is made longer by at a time, at most, so that most that are added change nothing in the file system.
+/// The most at a time, so that few additions change the file system.
 const AHEAD_PAGES: u64 = 32;
 
-/// A page of a group.
 struct Page {
     image: Image,
-    /// What home holds there, if it has the page.
+    /// If it has the page.
     home: Option<Image>,
 }
 
-/// Transactions that are published and not written.
+/// Transactions published and not written.
 #[derive(Default)]
 pub struct PendingMerge {
-    /// The state in home, which the undo records lead back to, and the newest one; `None`: there are none.
+    /// The one in home, to which undo records lead, and the newest.
     states: Option<(Arc<State>, Arc<State>)>,
     pages: BTreeMap<PageNo, Page>,
-    /// How many transactions there are.
     joined: usize,
-    /// Nobody may join: it cut pages off, and home has other images of those that a later one would add.
+    /// A cut ends the group: home has other images of the pages that a later transaction would add.
     closed: bool,
-    /// As many will probably join before long.
+    /// How many will probably come soon.
     expected: usize,
-    /// How long a write usually takes.
+    /// Usual time of a write.
     usual: Duration,
-    /// Pages that were added so far.
+    /// Pages so far.
     added: u64,
     waiting: Vec<Arc<Event>>,
 }
 
 impl PendingMerge {
-    /// Whether nothing waits to be written.
     pub fn is_empty(&self) -> bool {
         self.states.is_none()
     }
 
-    /// Whether a transaction that leads to a database of `page_count` pages may join.
+    /// Whether a transaction to `page_count` pages may join.
     pub fn takes(&self, page_count: u32) -> bool {
         self.states.as_ref().is_none_or(|(_, newest)| !self.closed && page_count >= newest.page_count)
     }
 
-    /// The state in home, if something waits to be written.
+    /// The state in home, if a group waits.
     pub fn base(&self) -> Option<&Arc<State>> {
         self.states.as_ref().map(|(base, _)| base)
     }
 
-    /// What home holds of a page of the group, if it has the page; `None` if the group has not.
+    /// The outer `None`: not in the group.
     pub fn home(&self, page: PageNo) -> Option<&Option<Image>> {
         self.pages.get(&page).map(|p| &p.home)
     }
 
-    /// Adds a transaction that leads from `base`, the newest state, to `state`.
+    /// Leads from `base`, the newest state.
     pub fn join(&mut self, base: &Arc<State>, state: &Arc<State>, placed: Placement) {
         let first = self.states.take().map_or_else(|| base.clone(), |(first, _)| first);
         self.closed |= state.page_count < base.page_count;
@@ -100,7 +96,7 @@ impl PendingMerge {
     }
 }
 
-/// Waits until `tid` is in home. `joins`: others may join before it is written, since the writer's place is free.
+/// Waits until it is in home. `joins`: the writer's place is free, so others may.
 pub fn wait(merge: &Mutex<PendingMerge>, db: &Database, tid: Tid, joins: bool) -> Result<()> {
     let mut joins = joins;
     loop {
@@ -120,12 +116,12 @@ pub fn wait(merge: &Mutex<PendingMerge>, db: &Database, tid: Tid, joins: bool) -
             waits.waiting.push(event.clone());
             (event, waits.usual / 2)
         };
-        // Once: those that were waited for may not come.
+        // Once: they may not come.
         joins = event.nap(nap);
     }
 }
 
-/// Writes what waits in place, durable, and shows it to the readers. An error poisons.
+/// Makes the group durable and visible. An error poisons.
 pub fn write(merge: &Mutex<PendingMerge>, db: &Database, live: &mut LiveDatabase) -> Result<()> {
     let mut merge = merge.lock();
     if merge.is_empty() {
@@ -163,7 +159,6 @@ fn write_group(merge: &mut PendingMerge, db: &Database, live: &mut LiveDatabase,
     lengthen(&mut merge.added, db, live, &state)?;
     place::commit(db, live, &state, &placed, options)?;
     merge.usual = (merge.usual * 7 + begun.elapsed().min(USUAL_MAX)) / 8;
-    // Those it was for will be back, perhaps, and those that are in the queue come.
     merge.expected = joined + db.queue.crowd();
     let mut inner = db.inner.lock();
     inner.check()?;
@@ -177,9 +172,8 @@ fn write_group(merge: &mut PendingMerge, db: &Database, live: &mut LiveDatabase,
     Ok(())
 }
 
-/// Zeros behind the pages that `state` adds, in room that is reserved: the pages to come go over them, and their flush has no new
-/// length to write. As many as were added so far, since a process that adds few is better off without. The flush of the group covers
-/// them, and a close or a recovery cuts off what is left.
+/// Later pages overwrite these zeros in reserved room, so their flush writes no new length. As many
+/// as were added so far; the group's flush covers them, and a close or recovery cuts off the rest.
 fn lengthen(added: &mut u64, db: &Database, live: &mut LiveDatabase, state: &State) -> Result<()> {
     let page_bytes = u64::from(state.page_bytes.max(1));
     if state.bytes() <= live.home.bytes {

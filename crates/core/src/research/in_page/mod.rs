@@ -1,10 +1,10 @@
-//! Scheme `in-page`: every page in place, with the record that undoes its change in its own gap and the transaction it
-//! belongs to in its trailer (Doubleheader Logging; the multi-version B-tree of LS-MVBT).
+//! Scheme `in-page`: every page in place, with its undo record in its gap and its transaction in
+//! its trailer (Doubleheader Logging; the multi-version B-tree of LS-MVBT).
 //!
-//! One transaction is in flight at a time: when it is flushed, the one before is whole and its undo records are waste.
-//! A transaction goes through the log, all of it, if one of its pages cannot carry its undo record. Before the next goes in
-//! place, what the log holds goes home, so that a page of home is never newer than a record; where such transactions are many,
-//! those between them go through the log, too, until so much is in it that its checkpoint does not count.
+//! One transaction is in flight at a time: its flush makes the undo records of the one before
+//! waste. A transaction with a page that cannot carry its undo record goes through the log. Before
+//! the next goes in place, the log goes home, so that no page of home is newer than a record; where
+//! that is frequent, others go through the log, too, until its checkpoint pays.
 
 mod freelist;
 mod merge;
@@ -41,18 +41,15 @@ use crate::research::undo::{self, Edit};
 use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, State};
 use crate::sqlite_format::node::Shape;
 
-/// Bytes of records after which they go home, and pages go in place again: so many that the flushes of that checkpoint
-/// do not count.
+/// Beyond, the flushes of a checkpoint do not count.
 const LOG_BYTES_MAX: u64 = 64 << 10;
 
-/// Transactions that pay for a checkpoint of its own for one that follows records.
+/// They pay for the extra checkpoint before one in place that follows records.
 const CHECKPOINT_EVERY: u32 = 16;
 
-/// Pages that carry their undo records.
 pub struct InPage {
-    /// What is published and not written.
     merge: Mutex<PendingMerge>,
-    /// Transactions that have not paid for a checkpoint, up to twice what one costs.
+    /// At most twice the cost of a checkpoint.
     paid: AtomicU32,
 }
 
@@ -90,7 +87,7 @@ impl Scheme for InPage {
         Ok(())
     }
 
-    /// With room for the trailers, and of a size that the device writes whole: larger ones would be refused.
+    /// With room for trailers; the device writes larger pages in parts.
     fn new_pages(&self, db: &Database, options: &Options) -> Option<(u32, u8)> {
         let page_bytes = db.atomic_unit(options).min(PAGE_BYTES_MAX);
         Some((page_bytes, reserved_bytes(page_bytes)))
@@ -104,13 +101,13 @@ impl Scheme for InPage {
         } else if self.paid.load(Ordering::Relaxed) >= CHECKPOINT_EVERY
             && place_all(c.db, c.live, &self.merge.lock(), after)?.is_some()
         {
-            // Over what the checkpoint brings home it will fit as well.
+            // After the checkpoint it fits as well.
             self.paid.fetch_sub(CHECKPOINT_EVERY, Ordering::Relaxed);
             checkpoint(c.db, c.live, StreamedImages::Drop)?;
             placed = place_all(c.db, c.live, &self.merge.lock(), after)?;
         }
         if let Some(placed) = placed {
-            // What stays as it is in home has no newer image: who reads it reads home, until something else is written there.
+            // Readers take them from home until it is overwritten.
             debug_assert!(
                 placed.pages.is_sorted_by_key(|(page, ..)| *page),
                 "page 1 comes first, and the others as they were"
@@ -122,7 +119,7 @@ impl Scheme for InPage {
             });
         }
         if !self.merge.lock().is_empty() {
-            // Alone, and against what home then holds, also for a record.
+            // Alone, against the resulting home.
             self.before_checkpoint(c.db, c.live)?;
             return commit::plan(c);
         }
@@ -131,12 +128,12 @@ impl Scheme for InPage {
         Ok(PreparedCommit { stream, ..PreparedCommit::of(c.txn, state, changed)? })
     }
 
-    /// Those that waited may have been written since: its undo records lead back to a state before them.
+    /// Undo records lead to a state before the group's write.
     fn is_stale(&self, live: &LiveDatabase, prepared: &PreparedCommit) -> bool {
         prepared.in_place.as_ref().is_some_and(|placed| placed.base != live.home_tid)
     }
 
-    /// The only other thing than pages in place is a record that is home before the next transaction.
+    /// A record goes home before the next transaction.
     fn durability(&self, _asked: Durability) -> Durability {
         Durability::Flushed
     }
@@ -156,8 +153,8 @@ impl Scheme for InPage {
             return Ok(CommitOutcome::Waits);
         }
         if c.options.bundle.garbage == Garbage::Eager {
-            // The record's deltas are against images whose undo records went with a write that nobody flushed
-            // (rule HomeBeforeNext).
+            // The deltas' base went with an unflushed write of its undo records (rule
+            // HomeBeforeNext).
             c.db.sync_home().map_err(|e| c.db.poison(e))?;
         }
         record::finish(c, state, prepared.stream).map(CommitOutcome::Record).map_err(|e| c.db.poison(e))
@@ -189,7 +186,6 @@ impl Scheme for InPage {
     }
 }
 
-/// A transaction and the state it makes.
 #[derive(Clone, Copy)]
 struct InPageCommit<'a> {
     txn: &'a Txn,
@@ -197,13 +193,12 @@ struct InPageCommit<'a> {
     state: &'a State,
 }
 
-/// Whether home has everything but what waits to be written there.
 fn is_idle(db: &Database, live: &LiveDatabase) -> bool {
     (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Case::HomeBeforeNext)
 }
 
-/// The pages as they will be written, if each can carry its undo record, which leads back to what home holds: to the state
-/// before those that wait to be written, too. `None` with some waiting: it may be possible once they are written.
+/// Places them if each can carry its undo record back to home, from before the waiting group.
+/// `None` beside a group: perhaps after its write.
 fn place_all(
     db: &Database,
     live: &LiveDatabase,
@@ -218,11 +213,10 @@ fn place_all(
     let before = Shape::new(base.page_bytes, base.page_count, &base.header);
     let after = Shape::new(state.page_bytes, state.page_count, &state.header);
     if (before.pointer_maps, before.reserved_bytes) != (after.pointer_maps, after.reserved_bytes) {
-        // Recovery knows the header of one of the two states, and takes what it says of pages for what both say.
+        // Recovery reads both states' pages by the header of one.
         return Ok(None);
     }
     let freed = if merge.is_empty() { Freed::by(db, txn, changed, state)? } else { Freed::default() };
-    // Page 1 of the group states the size of its newest state.
     let first = match merge.home(PageNo::HEADER) {
         Some(_) if !changed.iter().any(|c| c.page == PageNo::HEADER) => {
             let new = db.image(&txn.base, PageNo::HEADER)?;
@@ -231,7 +225,7 @@ fn place_all(
         _ => None,
     };
     let mut pages: Vec<&ChangedPage> = memory::list(changed.len() + 1)?;
-    // A page that becomes a leaf of the freelist stays as it is.
+    // Leaves of the freelist stay as they are.
     pages.extend(first.iter().chain(changed).filter(|c| c.old.is_none() || freed.live_after(c.page) != Some(0)));
     let sealed_by = Trailer {
         tid: state.tid,
@@ -253,7 +247,7 @@ fn place_all(
             (None, None) => in_home(db, live, state, *page)?,
         };
         let image = match held.as_deref().filter(|_| page.0 <= base.page_count) {
-            // Beyond the end of the state before: nothing to bring back.
+            // Nothing to restore beyond the old end.
             None => {
                 sealed_by.seal(*page, &mut new);
                 new
@@ -275,8 +269,8 @@ fn place_all(
     Ok(Some(placed))
 }
 
-/// Makes home's page 1 state the size of `state`, not flushed: pages that were added in place leave it as it was, and
-/// recovery tells the size from trailers only above the TID of the slot.
+/// Writes it into page 1, unflushed: pages added in place left that alone, and trailers count only
+/// above the slot's TID.
 fn bring_size_home(db: &Database, live: &LiveDatabase, state: &State) -> Result<()> {
     let mut image = memory::zeros(state.page_bytes as usize)?;
     let read = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?;
@@ -291,7 +285,7 @@ fn bring_size_home(db: &Database, live: &LiveDatabase, state: &State) -> Result<
     db.home.write_at(&image, 0).context(|| db.what("cannot write"))
 }
 
-/// Home's bytes of a page beyond the end of the state before, which an older snapshot may read.
+/// Reads beyond the old end, where an older snapshot may read.
 fn in_home(db: &Database, live: &LiveDatabase, state: &State, page: PageNo) -> Result<Option<Image>> {
     let offset = page.offset(state.page_bytes);
     if offset + u64::from(state.page_bytes) > live.home.bytes {
@@ -302,8 +296,7 @@ fn in_home(db: &Database, live: &LiveDatabase, state: &State, page: PageNo) -> R
     Ok(Some(image.into()))
 }
 
-/// Encodes the pages for a record of the log. Their trailers are zeros: SQLite carries stale ones along (rule
-/// TrailerSession).
+/// Trailers become zeros: SQLite carries stale ones along (rule TrailerSession).
 fn encode(encoder: &mut Encoder, changed: &mut [ChangedPage]) -> Result<()> {
     encoder.clear();
     for ChangedPage { page, new, old } in changed {

@@ -1,4 +1,5 @@
-//! The disk of one process, which a test enters at a call: to do what others do at that moment, or to let the process die.
+//! The disk of one process, with hooks in its calls: a test acts as another process at that moment,
+//! or lets this one die.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,22 +10,20 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
 use parking_lot::Mutex;
 
-/// A call to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// So many bytes are about to be written; durable: and flushed.
+    /// Before a write, `durable` with a flush.
     Write { offset: u64, bytes: usize, durable: bool },
-    /// Bytes were written, not flushed.
+    /// After an unflushed write.
     Written { offset: u64 },
-    /// A lock is about to be asked for.
+    /// Before a request for a lock.
     Lock { start: u64, len: u64, kind: LockKind },
-    /// One was given back.
+    /// After a lock was given back.
     Unlock { start: u64, len: u64 },
 }
 
 type Hook = Box<dyn FnMut(Call) + Send>;
 
-/// A simulated disk as one process sees it.
 #[derive(Clone)]
 pub struct Hooked(Arc<Process>);
 
@@ -45,17 +44,16 @@ impl Hooked {
         Hooked(Arc::new(Process { disk: disk.clone(), hooks: Mutex::default(), files: Mutex::default() }))
     }
 
-    /// `hook` runs at each call to the file `path`, but for those that it makes itself.
+    /// Except for the hook's own calls.
     pub fn at(&self, path: &str, hook: impl FnMut(Call) + Send + 'static) {
         self.0.hooks.lock().insert(path.into(), Box::new(hook));
     }
 
-    /// Ends that, from outside of the hook.
     pub fn leave(&self, path: &str) {
         self.0.hooks.lock().remove(Path::new(path));
     }
 
-    /// The process dies: its files are closed, so its locks go. Unwinds.
+    /// Its files are closed, so its locks go. Unwinds.
     pub fn die(&self) -> ! {
         let nowhere = SimDisk::new(SimConfig::default()).open(Path::new("/nowhere"), OpenMode::Create).unwrap();
         self.0.files.lock().iter_mut().for_each(|file| *file = nowhere.clone());
@@ -69,7 +67,6 @@ impl HookedFile {
     }
 
     fn enter(&self, call: Call) {
-        // While it runs it is not there.
         let hook = self.process.hooks.lock().remove(&self.path);
         if let Some(mut hook) = hook {
             hook(call);

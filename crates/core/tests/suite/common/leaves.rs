@@ -1,4 +1,5 @@
-//! A database whose pages are leaves with a number in them and room in their gaps, for the schemes in place.
+//! A database whose pages are leaves with a number in them and room in their gaps, for the schemes
+//! in place.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,10 +10,9 @@ use onewrite_core::{Connection, Engine, LockLevel};
 
 use super::{PAGE, plain};
 
-/// The database.
 pub const HOME: &str = "/db";
 
-/// A b-tree leaf with one cell, of transaction `n`, and room in its gap.
+/// One cell, of transaction `n`, and a gap.
 pub fn leaf(n: u64) -> Vec<u8> {
     let mut b = vec![0; PAGE];
     let at = PAGE - 32 - 100;
@@ -24,12 +24,12 @@ pub fn leaf(n: u64) -> Vec<u8> {
     b
 }
 
-/// What SQLite reads of a page: not the gap, nor the trailer.
+/// Neither gap nor trailer.
 pub fn cell(page: &[u8]) -> u64 {
     u64::from_le_bytes(page[PAGE - 132..PAGE - 124].try_into().unwrap())
 }
 
-/// A plain database of twelve pages, all but the first leaves, with `reserved` bytes.
+/// Twelve pages, all but the first leaves, with `reserved` bytes.
 pub fn disk(atomic_unit: u32, reserved: u8) -> SimDisk {
     let disk = SimDisk::new(SimConfig { atomic_unit, ..SimConfig::default() });
     let mut home = plain(0);
@@ -42,19 +42,18 @@ pub fn disk(atomic_unit: u32, reserved: u8) -> SimDisk {
     disk
 }
 
-/// A connection of a process of its own.
 pub fn open(disk: &SimDisk, scheme: &str) -> Connection {
     let options = [("scheme", scheme), ("log_size", "256k")].map(|(n, v)| (n.to_owned(), v.to_owned()));
     Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &options).unwrap()
 }
 
-/// One number of `PRAGMA onewrite_stats`.
+/// Of `PRAGMA onewrite_stats`.
 pub fn stat(c: &mut Connection, name: &str) -> u64 {
     let text = c.pragma("stats", None).unwrap().unwrap();
     text.lines().find_map(|l| l.strip_prefix(&format!("{name}="))).unwrap().parse().unwrap()
 }
 
-/// The numbers in the pages from the second to the twelfth.
+/// From the second page to the twelfth.
 pub fn cells(c: &mut Connection) -> Vec<u64> {
     c.lock(LockLevel::Shared).unwrap();
     let mut b = vec![0; PAGE];
@@ -67,12 +66,11 @@ pub fn cells(c: &mut Connection) -> Vec<u64> {
     all
 }
 
-/// Leaves of transaction `n` and where they go.
 pub fn leaves(n: u64, indexes: std::ops::Range<u64>) -> Vec<(u64, Vec<u8>)> {
     indexes.map(|index| (index, leaf(n))).collect()
 }
 
-/// An image without a gap, so that it cannot carry an undo record.
+/// Without a gap for an undo record.
 pub fn opaque(n: u8) -> Vec<u8> {
     let mut b = vec![n; PAGE];
     b[0] = 0;

@@ -14,25 +14,23 @@ use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::LogFile;
 use onewrite_core::{Connection, Engine, LockLevel, Result};
 
-/// Page size in bytes.
+/// Bytes.
 pub const PAGE: usize = 4096;
-/// Transactions in the log of a crashed database.
+/// In the log of a crashed database.
 pub const TX: u64 = 6;
 
-/// An engine of its own: to the others, what another process would be.
+/// Acts as another process.
 pub fn engine() -> Arc<Engine> {
     Engine::new(Arc::new(RealDisk::new()))
 }
 
-/// A database and the path of its log.
 pub struct Pair {
     dir: Option<tempfile::TempDir>,
-    /// The database.
     pub home: PathBuf,
 }
 
 impl Pair {
-    /// In a directory that somebody else keeps.
+    /// In a directory that the caller keeps.
     pub fn at(dir: &Path) -> Pair {
         Pair { dir: None, home: dir.join("db") }
     }
@@ -42,17 +40,14 @@ impl Pair {
         Pair { home: dir.path().join("db"), dir: Some(dir) }
     }
 
-    /// Path of the log.
     pub fn log(&self) -> PathBuf {
         onewrite_core::inspect::log_path(&self.home)
     }
 
-    /// Both files; nothing for one that is missing.
     pub fn bytes(&self) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
         (std::fs::read(&self.home).ok(), std::fs::read(self.log()).ok())
     }
 
-    /// The same files elsewhere.
     pub fn copy(&self) -> Pair {
         let pair = Pair::new();
         std::fs::copy(&self.home, &pair.home).unwrap();
@@ -60,12 +55,12 @@ impl Pair {
         pair
     }
 
-    /// Opens it, commits `count` transactions from number `from` on, and leaves what a crash would.
+    /// Commits `count` transactions from `from` on, and leaves the files as a crash would.
     pub fn again(&self, from: u64, count: u64) -> Pair {
         self.again_with(from, count, &[])
     }
 
-    /// The same, through a connection with these options.
+    /// With these options.
     pub fn again_with(&self, from: u64, count: u64, options: &[(&str, &str)]) -> Pair {
         let options: Vec<_> = options.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
         let mut c = engine().open(&self.home, OpenMode::ReadWrite, &options).unwrap();
@@ -75,7 +70,7 @@ impl Pair {
         self.copy()
     }
 
-    /// Where in the log file each live record begins.
+    /// Of live records in the log file.
     pub fn records(&self) -> Vec<usize> {
         let log = LogFile::open(&RealDisk::new(), &self.log(), OpenMode::ReadOnly).unwrap().unwrap();
         let slot = log.slots().unwrap().remove(0);
@@ -92,7 +87,7 @@ impl Pair {
     }
 }
 
-/// A plain database of three pages after transaction `n`: page 2 is [`page`]`(n)`.
+/// Three pages after transaction `n`: page 2 is [`page`]`(n)`.
 pub fn plain(n: u64) -> Vec<u8> {
     let mut b = vec![0; 3 * PAGE];
     b[..16].copy_from_slice(b"SQLite format 3\0");
@@ -107,7 +102,6 @@ pub fn plain(n: u64) -> Vec<u8> {
     b
 }
 
-/// What transaction `n` makes of page 2.
 pub fn page(n: u64) -> Vec<u8> {
     let mut b = vec![0x0a; PAGE];
     for (at, byte) in b.iter_mut().enumerate().skip(100).take(40) {
@@ -117,12 +111,11 @@ pub fn page(n: u64) -> Vec<u8> {
     b
 }
 
-/// Commits transaction `n`.
 pub fn commit(c: &mut Connection, n: u64) {
     write(c, &[(1, page(n))]);
 }
 
-/// Page `index` of a database of `pages` pages that consist of `byte`, all but the header.
+/// Of `pages` pages of `byte`, all but the header.
 pub fn filled(index: u64, pages: u32, byte: u8) -> Vec<u8> {
     let mut b = vec![byte; PAGE];
     if index == 0 {
@@ -134,12 +127,12 @@ pub fn filled(index: u64, pages: u32, byte: u8) -> Vec<u8> {
     b
 }
 
-/// Makes a database of `pages` pages of [`filled`], with one transaction.
+/// With one transaction.
 pub fn try_fill(c: &mut Connection, pages: u32, byte: u8) -> Result<()> {
     try_write(c, (0..u64::from(pages)).map(|n| (n, filled(n, pages, byte))))
 }
 
-/// Commits whole pages, given with their index in the file.
+/// Whole pages, by index.
 pub fn try_write(c: &mut Connection, pages: impl Iterator<Item = (u64, Vec<u8>)>) -> Result<()> {
     c.lock(LockLevel::Shared)?;
     c.lock(LockLevel::Reserved)?;
@@ -152,14 +145,13 @@ pub fn try_write(c: &mut Connection, pages: impl Iterator<Item = (u64, Vec<u8>)>
     c.unlock(LockLevel::None)
 }
 
-/// The same where nothing fails.
 pub fn write(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
     write_and_sync(c, pages);
     c.commit().unwrap();
     c.unlock(LockLevel::None).unwrap();
 }
 
-/// The same up to the commit.
+/// Up to the commit.
 pub fn write_and_sync(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
     c.lock(LockLevel::Shared).unwrap();
     c.lock(LockLevel::Reserved).unwrap();
@@ -170,19 +162,18 @@ pub fn write_and_sync(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
     c.sync().unwrap();
 }
 
-/// A database with `count` transactions in its log, as a crash leaves it.
+/// With `count` transactions in its log.
 pub fn crashed(count: u64) -> Pair {
     crashed_with(count, &[])
 }
 
-/// The same, through a connection with these options.
+/// With these options.
 pub fn crashed_with(count: u64, options: &[(&str, &str)]) -> Pair {
     let pair = Pair::new();
     std::fs::write(&pair.home, plain(0)).unwrap();
     pair.again_with(0, count, options)
 }
 
-/// Opens, locks, closes.
 pub fn lock(home: &Path) -> Result<()> {
     let mut c = engine().open(home, OpenMode::ReadWrite, &[])?;
     c.lock(LockLevel::Shared)?;
@@ -190,7 +181,7 @@ pub fn lock(home: &Path) -> Result<()> {
     c.close()
 }
 
-/// Opens and closes it, and asserts that it then is a plain database with transactions up to `n`.
+/// A plain database with transactions up to `n`, after an open and close.
 pub fn ends_with_all(home: &Path, n: u64) {
     lock(home).unwrap();
     let bytes = std::fs::read(home).unwrap();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use onewrite_core::disk::sim::SimDisk;
 use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 
-/// A disk whose flushes take their time, so that others commit meanwhile.
+/// During its slow flushes others commit.
 pub struct Slow(pub SimDisk);
 struct SlowFile(Arc<dyn DiskFile>);
 

@@ -1,11 +1,11 @@
-//! Short of a crash, the simulated disk and a real one behave alike; after one, flushed bytes are there.
+//! Without crashes, the simulated and a real disk agree; after one, flushed bytes are there.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::disk::real::RealDisk;
 
-/// Runs a test on both disks, with a directory on each.
+/// With a directory each.
 fn on_both(test: impl Fn(&dyn Disk, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     test(&RealDisk::new(), dir.path());
@@ -84,7 +84,6 @@ fn a_file_opened_for_reading_is_not_written() {
     });
 }
 
-/// One call in a random history.
 #[derive(Clone, Debug)]
 enum Call {
     Write { offset: u64, len: usize, durable: bool },
@@ -113,7 +112,7 @@ fn any_call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Makes the call, writing bytes of `fill`; what it read, and the length after it.
+/// Returns the bytes read and the length.
 fn make(disk: &dyn Disk, path: &Path, file: &mut Arc<dyn DiskFile>, call: &Call, fill: u8) -> (Vec<u8>, u64) {
     let mut read = Vec::new();
     match *call {
@@ -133,7 +132,7 @@ fn make(disk: &dyn Disk, path: &Path, file: &mut Arc<dyn DiskFile>, call: &Call,
             assert!(!disk.exists(path).unwrap());
             *file = disk.open(path, OpenMode::Create).unwrap();
         }
-        // The open file keeps what it is, and has the other name from now on.
+        // The open file keeps its identity under the other name.
         Call::Exchange => {
             let other = path.with_extension("other");
             disk.open(&other, OpenMode::Create).unwrap();
@@ -170,7 +169,7 @@ proptest! {
         let mut file = create(&sim, "db");
         sim.sync_dir_of(db()).unwrap();
         for (number, call) in calls.iter().enumerate() {
-            // The file of the name is followed here, not one that had it.
+            // The name's file, not an earlier one.
             let call = if let Call::Exchange = call { &Call::Reopen } else { call };
             make(&sim, db(), &mut file, call, number as u8 + 1);
             let view = sim.snapshot_file(db());

@@ -1,4 +1,4 @@
-//! What a crash leaves of data, lengths and names.
+//! Data, lengths and names after a crash.
 
 use super::*;
 
@@ -95,7 +95,7 @@ fn a_durable_write_flushes_its_units_and_no_others() {
     let (disk, file) = at_rest(&[0; 3 * UNIT]);
     file.write_at(&[1; 3 * UNIT], 0).unwrap();
     file.write_durable_at(&[2; 10], UNIT as u64 + 100).unwrap();
-    // The middle unit went as the cache held it, with the write before.
+    // The middle unit arrived as cached, with the write before.
     assert_eq!(outcomes(&disk), set([&[0, 1, 0], &[0, 1, 1], &[1, 1, 0], &[1, 1, 1]]));
     let middle = disk.crash_with(&[0, 0]).snapshot_file(db()).unwrap()[UNIT..2 * UNIT].to_vec();
     assert_eq!(middle[100..110], [2; 10]);
@@ -177,7 +177,7 @@ fn a_removal_is_pending_and_gives_the_old_file_back() {
     let new = create(&disk, "db");
     assert_ne!(new.id().unwrap(), old);
     new.write_durable_at(&[8; UNIT], 0).unwrap();
-    // One name goes through its states in order: old file, none, new file.
+    // A name's states arrive in order: old file, none, new file.
     assert_eq!(outcomes(&disk), BTreeSet::from([Some(vec![7]), None, Some(vec![8])]));
     disk.sync_dir_of(db()).unwrap();
     assert_eq!(outcomes(&disk), set([&[8]]));
@@ -193,7 +193,6 @@ fn names_are_lost_each_on_their_own() {
     assert_eq!(seen.len(), 4);
 }
 
-/// First bytes of the files "db" and "other" after each crash.
 fn pairs(disk: &SimDisk) -> BTreeSet<[Option<u8>; 2]> {
     let first = |disk: &SimDisk, path| disk.snapshot_file(Path::new(path)).map(|bytes| bytes[0]);
     disk.crashes().map(|(_, crashed)| ["db", "other"].map(|path| first(&crashed, path))).collect()
@@ -206,7 +205,7 @@ fn names_are_exchanged_in_one_step() {
     disk.exchange(db(), Path::new("other")).unwrap();
     assert_eq!(disk.snapshot_file(db()), Some(vec![8; UNIT]));
     assert_eq!(pairs(&disk), BTreeSet::from([[Some(7), Some(8)], [Some(8), Some(7)]]));
-    // What is done to the two names afterwards arrives after it, what is done to others whenever.
+    // Later changes of other names arrive at any time.
     disk.remove(Path::new("other")).unwrap();
     create(&disk, "third");
     assert_eq!(disk.crash_choices().iter().product::<usize>(), 6);

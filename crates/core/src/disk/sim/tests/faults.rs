@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Creates a file, fills, flushes, overwrites and truncates it: 7 mutating operations.
+/// Creates, fills, flushes, overwrites and truncates a file: 7 mutating operations.
 fn scenario(disk: &SimDisk) -> io::Result<()> {
     let file = disk.open(db(), OpenMode::Create)?;
     file.write_at(&[1; 2 * UNIT], 0)?;

@@ -1,4 +1,4 @@
-//! Tests of the simulated disk, and what they share.
+//! Tests of the simulated disk.
 
 mod agree;
 mod crash;
@@ -22,7 +22,6 @@ fn create(disk: &dyn Disk, path: &str) -> Arc<dyn DiskFile> {
     disk.open(Path::new(path), OpenMode::Create).unwrap()
 }
 
-/// A disk with the file "db" at rest, and the file.
 fn at_rest(bytes: &[u8]) -> (SimDisk, Arc<dyn DiskFile>) {
     let disk = disk();
     disk.put_file(db(), bytes);
@@ -30,7 +29,7 @@ fn at_rest(bytes: &[u8]) -> (SimDisk, Arc<dyn DiskFile>) {
     (disk, file)
 }
 
-/// One byte for each unit (the first) of what "db" holds after each crash; none if it is not there.
+/// None: no file.
 fn outcomes(disk: &SimDisk) -> BTreeSet<Option<Vec<u8>>> {
     let firsts = |bytes: Vec<u8>| bytes.chunks(UNIT).map(|unit| unit[0]).collect();
     disk.crashes().map(|(_, crashed)| crashed.snapshot_file(db()).map(firsts)).collect()

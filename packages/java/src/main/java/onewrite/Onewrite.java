@@ -11,14 +11,18 @@ import java.sql.Connection;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
 import java.sql.SQLException;
+import java.sql.Statement;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Set;
 import java.util.stream.Stream;
 
 /** Makes the VFS "onewrite" known to the SQLite that sqlite-jdbc brings, and builds URLs that open databases through it. */
 public final class Onewrite {
     private static final String ENTRY = "sqlite3_onewrite_init";
     private static final String DEFAULT_ENTRY = "sqlite3_onewrite_default_init";
+    /** BUSY, READONLY, IOERR, CORRUPT, FULL, CANTOPEN, NOTADB. Of others, as of wrong SQL, SQLite's message tells all. */
+    private static final Set<Integer> OF_A_FILE = Set.of(5, 8, 10, 11, 13, 14, 26);
     private static Path library;
 
     private Onewrite() {}
@@ -49,19 +53,40 @@ public final class Onewrite {
     /** Opens a database through onewrite, with settings. The message of an open that fails has onewrite's reason. */
     public static Connection open(String file, Map<String, String> settings) throws SQLException {
         load();
+        return explain(() -> {
+            Connection db = DriverManager.getConnection(url(file, settings));
+            // SQLite looks into the file with the first statement.
+            try (Statement first = db.createStatement()) {
+                first.executeQuery("PRAGMA schema_version").close();
+                return db;
+            } catch (SQLException e) {
+                db.close();
+                throw e;
+            }
+        });
+    }
+
+    public static Connection open(String file) throws SQLException {
+        return open(file, Map.of());
+    }
+
+    /** A call that may fail. */
+    @FunctionalInterface
+    public interface Call<T> {
+        T call() throws SQLException;
+    }
+
+    /** Calls, and adds onewrite's reason to the message of an error: {@code Onewrite.explain(() -> statement.executeUpdate(sql))}. */
+    public static <T> T explain(Call<T> call) throws SQLException {
         try {
-            return DriverManager.getConnection(url(file, settings));
+            return call.call();
         } catch (SQLException e) {
-            String why = lastError();
+            String why = OF_A_FILE.contains(e.getErrorCode() & 0xff) ? lastError() : null;
             if (why == null || e.getMessage().contains(why)) {
                 throw e;
             }
             throw new SQLException(e.getMessage() + ": " + why, e.getSQLState(), e.getErrorCode(), e);
         }
-    }
-
-    public static Connection open(String file) throws SQLException {
-        return open(file, Map.of());
     }
 
     /** What went wrong in onewrite's last failed call on this thread; null if the last error was not onewrite's. */

@@ -3,19 +3,21 @@
 mod job;
 mod results;
 
-pub use job::{Case, Job, Key, Measured, Outcome};
+pub use job::{Case, Job, MeasuredSection, RunOutcome, SectionKey};
 
 use crate::counting::blocks::Blocks;
-use crate::counting::device::{Counters, Device, Mount};
+use crate::counting::device::{Device, DeviceCounters, Mount};
 use crate::counting::simulated::Simulated;
 use crate::counting::syscalls::{self, Calls};
 use crate::engines::sql::Libraries;
-use crate::engines::{self, Engine, Kind, Settings, Store};
+use crate::engines::{self, BenchEngine, EngineKind, EngineSettings, KeyValueStore};
 use crate::numbers::measure::{INTERRUPTED, Probe};
 use crate::parameters::card::{self, Machine, Parameters};
 use crate::progress::Progress;
 use crate::workload::floor;
-use crate::workload::{self, Crash, Described, Originals, Plan, Size, Stage, WARM_UP, WalStart, Workload};
+use crate::workload::{
+    self, CrashedProcess, Originals, Plan, SectionStage, Size, WARM_UP, WalStart, Workload, WorkloadCard,
+};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -42,12 +44,12 @@ const IDLE: Duration = Duration::from_millis(50);
 enum Traced {
     Section(Box<OneSection>),
     /// Being killed.
-    Crash(Box<Crash>),
+    Crash(Box<CrashedProcess>),
 }
 
 #[derive(Serialize, Deserialize)]
 struct OneSection {
-    engine: Engine,
+    engine: BenchEngine,
     workload: String,
     size: Size,
     seed: u64,
@@ -71,7 +73,7 @@ pub fn traced(json: &str) -> Result<()> {
     }
     let libraries = Libraries::load(&t.engine.library)?;
     let plan = Plan::draw(workload, &t.size, t.seed, 0)?;
-    let stage = Stage {
+    let stage = SectionStage {
         libraries: &libraries,
         dir: &t.dir,
         original: t.original.as_deref(),
@@ -83,7 +85,7 @@ pub fn traced(json: &str) -> Result<()> {
     Ok(())
 }
 
-pub fn run(mut job: Job) -> Result<Outcome> {
+pub fn run(mut job: Job) -> Result<RunOutcome> {
     let start = Instant::now();
     let mut notes = job.check_sizes()?;
     notes.splice(..0, std::mem::take(&mut job.notes));
@@ -128,7 +130,7 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         seed: job.common.seed,
         drawn: None,
     };
-    let mut calls: BTreeMap<Key, Calls> = BTreeMap::new();
+    let mut calls: BTreeMap<SectionKey, Calls> = BTreeMap::new();
     let mut calls_unknown = None;
     for (w, workload) in job.workloads.iter().copied().enumerate().filter(|_| job.count_calls) {
         for c in job.cases_of(w) {
@@ -157,9 +159,9 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         calls.clear();
     }
 
-    let mut measured: BTreeMap<Key, Vec<Measured>> = BTreeMap::new();
-    let mut settings: BTreeMap<String, Settings> = BTreeMap::new();
-    let mut described: BTreeMap<String, Described> = BTreeMap::new();
+    let mut measured: BTreeMap<SectionKey, Vec<MeasuredSection>> = BTreeMap::new();
+    let mut settings: BTreeMap<String, EngineSettings> = BTreeMap::new();
+    let mut described: BTreeMap<String, WorkloadCard> = BTreeMap::new();
     let mut longest = Duration::ZERO;
     let mut runs = 0;
     loop {
@@ -249,7 +251,9 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         _ => Machine::look(temporary.path(), mount.as_ref(), &device, shared.as_deref()),
     };
     let stores = job.cases.iter().filter_map(|case| match case.engine.kind {
-        Kind::Store(store) => Some((if store == Store::Lmdb { "lmdb" } else { "redb" }, store.describe())),
+        EngineKind::Store(store) => {
+            Some((if store == KeyValueStore::Lmdb { "lmdb" } else { "redb" }, store.describe()))
+        }
         _ => None,
     });
     let parameters = Parameters {
@@ -286,7 +290,7 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         dir.close().context("removing a temporary directory")?;
     }
     temporary.close().context("removing the temporary directory")?;
-    Ok(Outcome { parameters, rows, traces, reference: job.reference.map(|(_, name)| name).unwrap_or_default() })
+    Ok(RunOutcome { parameters, rows, traces, reference: job.reference.map(|(_, name)| name).unwrap_or_default() })
 }
 
 fn temporary_in(parent: &Path) -> Result<tempfile::TempDir> {
@@ -311,7 +315,7 @@ impl Plans {
     fn of(
         &mut self,
         libraries: &Libraries,
-        engine: &Engine,
+        engine: &BenchEngine,
         workload: Workload,
         size: &Size,
         run: u64,
@@ -339,16 +343,16 @@ impl Sectioned<'_> {
     /// In a directory of its own.
     fn run(
         &self,
-        engine: &Engine,
+        engine: &BenchEngine,
         workload: Workload,
         plan: &Plan,
         size: &Size,
         original: Option<PathBuf>,
-    ) -> Result<(Measured, Option<Settings>)> {
+    ) -> Result<(MeasuredSection, Option<EngineSettings>)> {
         stop_if_interrupted()?;
         let dir = tempfile::tempdir_in(self.dir)?;
         let mut idle = None;
-        let mut probe = Watch { of: self, before: None, during: None, from: 0, blocks: None };
+        let mut probe = DeviceWatch { of: self, before: None, during: None, from: 0, blocks: None };
         let original = original.as_deref();
         let ready = || {
             // The writes left from loading must not reach the device while it is being counted.
@@ -357,7 +361,7 @@ impl Sectioned<'_> {
             Ok(())
         };
         let ready = Box::new(ready);
-        let stage = Stage { libraries: self.libraries, dir: dir.path(), original, ready, probe: &mut probe };
+        let stage = SectionStage { libraries: self.libraries, dir: dir.path(), original, ready, probe: &mut probe };
         let (section, settings) = workload::run(engine, workload, plan, size, stage)?;
         let (blocks, during) = (probe.blocks, probe.during);
         let during = blocks.as_ref().map(Blocks::counters).or(during);
@@ -365,7 +369,7 @@ impl Sectioned<'_> {
             (Some(per_s), Some(d)) if !workload.reads() => per_s * section.seconds / (d.bytes as f64).max(1.0),
             _ => 0.0,
         };
-        Ok((Measured { section, device: during, blocks, noise }, settings))
+        Ok((MeasuredSection { section, device: during, blocks, noise }, settings))
     }
 }
 
@@ -403,15 +407,15 @@ fn watch_idle(device: &Device) -> Result<f64> {
 
 /// Reads the device's counters around the measured transactions, or the record of a simulated
 /// device.
-struct Watch<'a> {
+struct DeviceWatch<'a> {
     of: &'a Sectioned<'a>,
-    before: Option<Counters>,
-    during: Option<Counters>,
+    before: Option<DeviceCounters>,
+    during: Option<DeviceCounters>,
     from: usize,
     blocks: Option<Blocks>,
 }
 
-impl Probe for Watch<'_> {
+impl Probe for DeviceWatch<'_> {
     fn begin(&mut self) -> Result<()> {
         self.before = self.of.device.map(Device::counters).transpose()?;
         self.from = self.of.simulated.map_or(0, Simulated::position);

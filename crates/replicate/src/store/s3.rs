@@ -162,7 +162,7 @@ impl If<'_> {
 
 /// Result of creating an object only where there is none.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Put {
+enum CreateResult {
     Created,
     /// The name is taken, perhaps by this object: an earlier attempt may have arrived.
     Exists {
@@ -357,16 +357,16 @@ impl S3Store {
         Ok(self.call(kind, url, &[], Sent::Nothing)?.0)
     }
 
-    fn put(&self, key: &str, body: Sent<'_>, time_ms: i64) -> Result<Put> {
+    fn put(&self, key: &str, body: Sent<'_>, time_ms: i64) -> Result<CreateResult> {
         let time =
             humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_millis(u64::try_from(time_ms).unwrap_or(0)));
         let time = time.to_string();
         let headers = [("if-none-match", "*"), (TIME, time.as_str())];
         let (answer, again) = self.send_object(key, &headers, body)?;
         match answer.status() {
-            status if status.is_success() => Ok(Put::Created),
+            status if status.is_success() => Ok(CreateResult::Created),
             // CONFLICT: another request for the name is under way.
-            StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => Ok(Put::Exists { perhaps_ours: again }),
+            StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => Ok(CreateResult::Exists { perhaps_ours: again }),
             _ => Err(refused(answer)),
         }
     }
@@ -716,9 +716,9 @@ impl Store for S3Store {
         );
         let body = if name.level == BATCHES { Sent::File(&file, bytes) } else { Sent::Slowly(&file, bytes) };
         match self.put(&key, body, time_ms).with_context(what)? {
-            Put::Created => Ok(true),
-            Put::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
-            Put::Exists { perhaps_ours: false } => Ok(false),
+            CreateResult::Created => Ok(true),
+            CreateResult::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
+            CreateResult::Exists { perhaps_ours: false } => Ok(false),
         }
     }
 

@@ -222,10 +222,11 @@ struct Follow {
 
 /// End `replicate --sync`: commits wait for the store no more
 ///
-/// After `onewrite replicate --sync` commits to FILE wait for the store, and fail without a shipper,
-/// until this command ends it. Stop everything that uses FILE first, also the shipper. Then start
-/// `onewrite replicate` without --sync, which records it in the store: until then `promote` on
-/// another machine makes commits wait there. Commits whose outcome was unknown count from here on.
+/// After `onewrite replicate --sync` commits to FILE wait for the store, and fail without a
+/// shipper, until this command ends it. Stop everything that uses FILE first, also the shipper.
+/// Then start `onewrite replicate` without --sync, which records it in the store: until then
+/// `promote` on another machine makes commits wait there. Commits whose outcome was unknown count
+/// from here on.
 ///
 ///     onewrite unsync app.db
 #[derive(clap::Args)]

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
-use crate::base::research::{self, Extra, Name};
+use crate::base::research::{self, Extra, ResearchName};
 
 /// How a commit becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum SchemeName {
     /// Records of deltas; checkpoints write home.
     Log,
     /// One of `research/`, which the feature `research` brings along.
-    Research(Name),
+    Research(ResearchName),
 }
 
 /// Content of a record for a changed page.

@@ -66,7 +66,7 @@ pub struct Doubtful {
 }
 
 /// A session that a crash ended.
-pub struct Left<'a> {
+pub struct CrashedSession<'a> {
     pub log: &'a LogFile,
     /// The slot that counts.
     pub slot: &'a Slot,
@@ -129,7 +129,8 @@ pub trait Scheme: Send + Sync {
     /// Shows [`CommitOutcome::Own`]: to readers, if it is in home; to the next writer, if it waits.
     fn show(&self, _db: &Database, _inner: &mut DatabaseState, _state: &Arc<State>, _images: Vec<(PageNo, Image)>) {}
 
-    /// Waits for a write of the scheme's own. `joins`: the writer's place is free, so others may join.
+    /// Waits for a write of the scheme's own. `joins`: the writer's place is free, so others may
+    /// join.
     fn wait(&self, _db: &Database, _tid: Tid, _joins: bool) -> Result<()> {
         Ok(())
     }
@@ -170,8 +171,8 @@ pub trait Scheme: Send + Sync {
         Ok(())
     }
 
-    /// Makes `left` durable and takes the mark off without a new session. False if one is needed.
-    fn rest(&self, _db: &Database, _left: &Left<'_>) -> Result<bool> {
+    /// Makes `session` durable and takes the mark off without a new one. False if one is needed.
+    fn rest(&self, _db: &Database, _session: &CrashedSession<'_>) -> Result<bool> {
         Ok(false)
     }
 

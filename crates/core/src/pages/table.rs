@@ -662,8 +662,8 @@ impl PageTable {
         Self::displace_home(versions, at, old);
     }
 
-    /// Home is about to lose `old`, which replaces it in the first `count` versions. Several may be in
-    /// home: a checkpoint marks one for a page beyond home's end, too.
+    /// Home is about to lose `old`, which replaces it in the first `count` versions. Several may be
+    /// in home: a checkpoint marks one for a page beyond home's end, too.
     fn displace_home(versions: &mut Vec<PageVersion>, count: usize, old: ImageLocation) {
         let older = versions.get(..count).unwrap_or_default();
         let from = older.iter().rposition(|v| !matches!(v.place, ImageLocation::Home)).map_or(0, |newest| newest + 1);

@@ -19,7 +19,7 @@ use crate::base::types::{LogOffset, Tid};
 use crate::checkpoint::{fit_length, write_pages};
 use crate::commit::record;
 use crate::database::follow;
-use crate::database::scheme::Left;
+use crate::database::scheme::CrashedSession;
 use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase, Phase};
 use crate::disk::beside;
 use crate::disk::stats::CountedFile;
@@ -330,7 +330,8 @@ fn rests(db: &Database, found: &AbandonedLog, options: &Options) -> Result<bool>
     let AbandonedLog { log, slots, slot, replayed, .. } = found;
     let is_newest = slots.first().is_some_and(|s| s.session == slot.session && s.sequence == slot.sequence);
     let Replayed { table, state, report, .. } = replayed;
-    in_page.rest(db, &Left { log, slot, is_newest, table, state, in_doubt: report.in_place.is_some(), options })
+    in_page
+        .rest(db, &CrashedSession { log, slot, is_newest, table, state, in_doubt: report.in_place.is_some(), options })
 }
 
 /// Whether records can stay. Some exist, so mark and names were durable before; memory has all of

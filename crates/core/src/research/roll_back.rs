@@ -15,7 +15,7 @@ use crate::base::options::STREAM_BYTES_MAX;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::{fit_length, write_pages};
-use crate::database::scheme::{Doubtful, Left};
+use crate::database::scheme::{CrashedSession, Doubtful};
 use crate::database::{Database, HomeFile};
 use crate::disk::beside;
 use crate::log::ring::small_ring_bytes;
@@ -113,8 +113,8 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
     Ok(Doubtful { last: Some((last.tid, count)), undone })
 }
 
-/// The last transaction's pages: first all but page 1, whose size may count pages that a crash takes;
-/// last the file's end, whose pages may prove the transaction before (rule SizeLast).
+/// The last transaction's pages: first all but page 1, whose size may count pages that a crash
+/// takes; last the file's end, whose pages may prove the transaction before (rule SizeLast).
 pub fn write_again(
     db: &Database,
     home: &mut HomeFile,
@@ -134,11 +134,12 @@ pub fn write_again(
     Ok(())
 }
 
-/// One flush for the in-page transaction, another for its size, the file's end and the mark. Without
-/// the unflushed slot, `usable_log` still knows that the session is over (rule CloseWithoutSlot).
+/// One flush for the in-page transaction, another for its size, the file's end and the mark.
+/// Without the unflushed slot, `usable_log` still knows that the session is over (rule
+/// CloseWithoutSlot).
 /// False if the log has something to replay or give back.
-pub fn rest(db: &Database, left: &Left<'_>) -> Result<bool> {
-    let Left { log, slot, is_newest, table, state, in_doubt, options } = *left;
+pub fn rest(db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
+    let CrashedSession { log, slot, is_newest, table, state, in_doubt, options } = *session;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
     let can_rest = state.kind == FileKind::Database
         && slot.ring_bytes <= small_ring_bytes(slot.block_bytes)

@@ -26,7 +26,7 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::checkpoint;
 use crate::commit::{self, record};
-use crate::database::scheme::{Commit, CommitOutcome, Doubtful, Facts, Gaps, Left, Scheme};
+use crate::database::scheme::{Commit, CommitOutcome, CrashedSession, Doubtful, Facts, Gaps, Scheme};
 use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase};
 use crate::disk::stats::Stats;
 use crate::log::group::Durability;
@@ -197,8 +197,8 @@ impl Scheme for InPage {
         roll_back::write_again(db, home, state, pages)
     }
 
-    fn rest(&self, db: &Database, left: &Left<'_>) -> Result<bool> {
-        roll_back::rest(db, left)
+    fn rest(&self, db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
+        roll_back::rest(db, session)
     }
 
     fn page_count_without_log(&self, db: &Database, first: &DatabaseHeader, session: u64) -> Result<Option<u32>> {

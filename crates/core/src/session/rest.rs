@@ -5,13 +5,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::mark::Ended;
+use super::mark::MarkRemoval;
 use crate::base::error::{Error, Result};
 use crate::checkpoint;
-use crate::database::queue::{Claim, ConnectionId};
-use crate::database::{Database, Inner, Phase};
+use crate::database::queue::{ConnectionId, TurnClaim};
+use crate::database::{Database, DatabaseState, Phase};
 use crate::disk::locks;
-use crate::log::ring::Stream;
+use crate::log::ring::StreamedImages;
 use crate::shared::member::{self, Member};
 
 /// Connections count from 1.
@@ -19,7 +19,7 @@ const RESTER: ConnectionId = ConnectionId(0);
 /// Longest wait for a process that attaches or leaves.
 const ADMIN_WAIT: Duration = Duration::from_millis(5);
 
-impl Inner {
+impl DatabaseState {
     /// Whether the process may detach with connections open.
     fn can_rest(&self) -> bool {
         self.phase == Phase::Live && !self.options.sticky && !self.options.concurrent && self.is_unused()
@@ -53,7 +53,7 @@ impl Database {
         if !self.inner.lock().can_rest() || !self.facts().all_in_log() || self.undecided.lock().is_some() {
             return Ok(self.inner.lock().phase == Phase::Unmarked);
         }
-        if !self.queue.acquire(RESTER, Claim::Firm, Duration::ZERO) {
+        if !self.queue.acquire(RESTER, TurnClaim::Firm, Duration::ZERO) {
             return Ok(false);
         }
         let rested = self.leave_unused();
@@ -141,18 +141,18 @@ impl Database {
             brought => brought?,
         }
         let mut inner = self.inner.lock();
-        let ends_turns = |inner: &Inner| inner.member.as_ref().is_none_or(|member| member.end_turns(1));
+        let ends_turns = |inner: &DatabaseState| inner.member.as_ref().is_none_or(|member| member.end_turns(1));
         if !inner.can_rest() || !ends_turns(&inner) {
             return Ok(false);
         }
-        let done = self.take_off_mark(&mut writer, &mut inner, Stream::Drop, self.ended());
+        let done = self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, self.ended());
         done.map_err(|e| inner.poison(e))?;
         locks::none(&*self.home)?;
         Ok(true)
     }
 
-    pub(super) fn ended(&self) -> Ended {
+    pub(super) fn ended(&self) -> MarkRemoval {
         let flushes = self.flushes_close.load(std::sync::atomic::Ordering::Relaxed);
-        if flushes { Ended::Durable } else { Ended::Proven }
+        if flushes { MarkRemoval::Durable } else { MarkRemoval::Proven }
     }
 }

@@ -35,14 +35,14 @@ const COLUMNS: &CStr = c"CREATE TABLE onewrite_stats(name TEXT, value NUMERIC, u
 const SCHEMA: c_int = 3;
 
 #[repr(C)]
-struct Table {
+struct StatsTable {
     base: Vtab,
     sql: &'static Sql,
     db: *mut Opaque,
 }
 
 #[repr(C)]
-struct Cursor {
+struct StatsCursor {
     base: VtabCursor,
     schema: String,
     rows: Vec<(String, String)>,
@@ -66,7 +66,7 @@ unsafe extern "C" fn connect(
         let rc = (sql.declare_vtab)(db, COLUMNS.as_ptr());
         if rc == code::OK {
             let base = Vtab { module: &raw const MODULE, references: 0, error: std::ptr::null_mut() };
-            table.write(Box::into_raw(Box::new(Table { base, sql, db })).cast());
+            table.write(Box::into_raw(Box::new(StatsTable { base, sql, db })).cast());
         }
         rc
     }
@@ -74,7 +74,7 @@ unsafe extern "C" fn connect(
 
 unsafe extern "C" fn disconnect(table: *mut Vtab) -> c_int {
     // SAFETY: see above.
-    drop(unsafe { Box::from_raw(table.cast::<Table>()) });
+    drop(unsafe { Box::from_raw(table.cast::<StatsTable>()) });
     code::OK
 }
 
@@ -106,7 +106,7 @@ unsafe extern "C" fn best_index(_: *mut Vtab, info: *mut IndexInfo) -> c_int {
 }
 
 unsafe extern "C" fn open(table: *mut Vtab, cursor: *mut *mut VtabCursor) -> c_int {
-    let fresh = Cursor { base: VtabCursor { vtab: table }, schema: String::new(), rows: Vec::new(), at: 0 };
+    let fresh = StatsCursor { base: VtabCursor { vtab: table }, schema: String::new(), rows: Vec::new(), at: 0 };
     // SAFETY: see above.
     unsafe { cursor.write(Box::into_raw(Box::new(fresh)).cast()) };
     code::OK
@@ -114,7 +114,7 @@ unsafe extern "C" fn open(table: *mut Vtab, cursor: *mut *mut VtabCursor) -> c_i
 
 unsafe extern "C" fn close(cursor: *mut VtabCursor) -> c_int {
     // SAFETY: see above.
-    drop(unsafe { Box::from_raw(cursor.cast::<Cursor>()) });
+    drop(unsafe { Box::from_raw(cursor.cast::<StatsCursor>()) });
     code::OK
 }
 
@@ -127,8 +127,8 @@ unsafe extern "C" fn filter(
 ) -> c_int {
     // SAFETY: see above; there is an argument if `best_index` asked for it.
     let (cursor, table, schema) = unsafe {
-        let cursor = &mut *cursor.cast::<Cursor>();
-        let table = &mut *cursor.base.vtab.cast::<Table>();
+        let cursor = &mut *cursor.cast::<StatsCursor>();
+        let table = &mut *cursor.base.vtab.cast::<StatsTable>();
         let schema = if given != 0 { table.sql.text_of(arguments.read()) } else { None };
         (cursor, table, schema.unwrap_or_else(|| "main".to_owned()))
     };
@@ -157,21 +157,21 @@ unsafe extern "C" fn filter(
 
 unsafe extern "C" fn next(cursor: *mut VtabCursor) -> c_int {
     // SAFETY: see above.
-    unsafe { (*cursor.cast::<Cursor>()).at += 1 };
+    unsafe { (*cursor.cast::<StatsCursor>()).at += 1 };
     code::OK
 }
 
 unsafe extern "C" fn eof(cursor: *mut VtabCursor) -> c_int {
     // SAFETY: see above.
-    let cursor = unsafe { &*cursor.cast::<Cursor>() };
+    let cursor = unsafe { &*cursor.cast::<StatsCursor>() };
     c_int::from(cursor.at >= cursor.rows.len())
 }
 
 unsafe extern "C" fn column(cursor: *mut VtabCursor, context: *mut Opaque, column: c_int) -> c_int {
     // SAFETY: see above; the context is that of this call.
     unsafe {
-        let cursor = &*cursor.cast::<Cursor>();
-        let sql = (*cursor.base.vtab.cast::<Table>()).sql;
+        let cursor = &*cursor.cast::<StatsCursor>();
+        let sql = (*cursor.base.vtab.cast::<StatsTable>()).sql;
         let Some((name, value)) = cursor.rows.get(cursor.at) else { return code::OK };
         match (column, value.parse::<i64>(), value.parse::<f64>()) {
             (0, ..) => sql.answer(context, name),
@@ -187,6 +187,6 @@ unsafe extern "C" fn column(cursor: *mut VtabCursor, context: *mut Opaque, colum
 
 unsafe extern "C" fn rowid(cursor: *mut VtabCursor, rowid: *mut i64) -> c_int {
     // SAFETY: see above.
-    unsafe { rowid.write(i64::try_from((*cursor.cast::<Cursor>()).at).unwrap_or(i64::MAX)) };
+    unsafe { rowid.write(i64::try_from((*cursor.cast::<StatsCursor>()).at).unwrap_or(i64::MAX)) };
     code::OK
 }

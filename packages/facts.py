@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""The project's facts, from Cargo.toml: `facts.py get KEY`, `facts.py fill TEMPLATE [FILE]`, `facts.py owner`, `facts.py keys`.
+"""The project's facts, from Cargo.toml: `facts.py get KEY`, `facts.py fill TEMPLATE [FILE]`, `facts.py owner`, `facts.py keys`,
+`facts.py addresses`.
 
 In a template `@key@` stands for a fact. A list is written as JSON has it, which TOML and Ruby read, too. `owner` fails while
-an address or an author is not set: names below `.invalid` belong to no owner.
+an address or an author is not set: names below `.invalid` belong to no owner. `addresses` writes the address that was set into the
+sources that name it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import contextlib
 import json
 import os
 import re
+import subprocess
 import sys
 from typing import Union
 from xml.sax.saxutils import escape
@@ -63,6 +66,22 @@ def unset(known: Facts) -> list[str]:
     return [key for key in ("repository", "author") if re.search(r"\.invalid\b", str(known[key]))]
 
 
+#: The address that sources name until the owner has set one.
+NO_ADDRESS = "onewrite.invalid/onewrite/onewrite"
+
+
+def write_addresses(path: str) -> list[str]:
+    """Puts the owner's address into each file that names the one of no owner."""
+    listed = subprocess.run(["git", "grep", "-lF", NO_ADDRESS], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    changed = [name for name in listed.stdout.split() if os.path.join(ROOT, name) != os.path.abspath(__file__)]
+    for name in changed:
+        with open(os.path.join(ROOT, name), encoding="utf-8") as file:
+            text = file.read()
+        with open(os.path.join(ROOT, name), "w", encoding="utf-8") as file:
+            file.write(text.replace(NO_ADDRESS, path))
+    return changed
+
+
 def main() -> None:
     known = facts()
     match sys.argv[1:]:
@@ -76,6 +95,9 @@ def main() -> None:
                 text = fill(file.read(), known, is_xml=".xml" in template)
             with open(made[0], "w", encoding="utf-8") if made else contextlib.nullcontext(sys.stdout) as file:
                 file.write(text)
+        case ["addresses"]:
+            path = str(known["repository"]).removeprefix("https://")
+            print("\n".join(write_addresses(path)) if path != NO_ADDRESS else "Cargo.toml has no other address yet")
         case ["owner"]:
             if missing := unset(known):
                 sys.exit(f"Cargo.toml names no owner: set {' and '.join(missing)} of [workspace.package]")

@@ -47,7 +47,7 @@ def manifest(text: str, old: str, new: str) -> str:
 def naming(text: str, old: str, new: str) -> str:
     """`onewrite-0.1.0`, `onewrite = "0.1"`, `"onewrite": "^0.1.0"`, `onewrite-go v0.1.0`."""
     short = ".".join(old.split(".")[:2]), ".".join(new.split(".")[:2])
-    text = re.sub(rf"(onewrite[\w-]*(?:-| v|\": \"\^)){re.escape(old)}\b", rf"\g<1>{new}", text)
+    text = re.sub(rf"((?:onewrite[\w-]*|[\w-]+-go)(?:-| v|\": \"\^)){re.escape(old)}\b", rf"\g<1>{new}", text)
     return re.sub(rf'^(onewrite = (?:\{{ version = )?"){re.escape(short[0])}"', rf'\g<1>{short[1]}"', text, flags=re.M)
 
 

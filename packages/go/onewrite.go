@@ -5,7 +5,7 @@
 //		"database/sql"
 //
 //		_ "github.com/mattn/go-sqlite3"
-//		"onewrite"
+//		onewrite "onewrite.invalid/onewrite/onewrite-go"
 //	)
 //
 //	onewrite.Register()

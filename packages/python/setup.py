@@ -1,4 +1,4 @@
-"""A wheel for any Python 3 of one platform: the library in it is linked to no Python. `packages/build` sets both variables."""
+"""A wheel for any Python 3 of one platform: the library in it is linked to no Python. `packages/build` names the platform."""
 
 import os
 
@@ -21,4 +21,4 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", os.environ["ONEWRITE_WHEEL_PLATFORM"]
 
 
-setup(distclass=OfPlatform, version=os.environ["ONEWRITE_VERSION"], cmdclass={"bdist_wheel": PlatformWheel})
+setup(distclass=OfPlatform, cmdclass={"bdist_wheel": PlatformWheel})

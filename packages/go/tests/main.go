@@ -9,7 +9,7 @@ import (
 	"strconv"
 
 	_ "github.com/mattn/go-sqlite3"
-	"onewrite"
+	onewrite "onewrite.invalid/onewrite/onewrite-go"
 )
 
 func check(err error) {

@@ -6,6 +6,7 @@ mod concurrent;
 mod corpus;
 mod differential;
 mod files;
+mod formats;
 mod found;
 mod lost;
 mod memory;

@@ -1,0 +1,3 @@
+class Note < ActiveRecord::Base
+  validates :text, presence: true
+end

@@ -1,3 +1,0 @@
-module onewrite
-
-go 1.21

@@ -1,14 +1,18 @@
 //! `onewrite backup`: a copy of a database, also while others write it.
 
+use crate::answer::{Clock, failed, print_json};
 use crate::live;
-use crate::look::Look;
+use crate::look::{Look, counted};
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::inspect::log_path;
+use onewrite_core::text::Printable;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
+use serde_json::json;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,6 +24,9 @@ use std::time::Duration;
 /// waiting. It is written beside DEST under another name, flushed, and renamed: in every case DEST
 /// is as it was or the whole copy. It gets the permissions of the database, and in a directory DEST
 /// its name. Stopped with Ctrl-C or SIGTERM, nothing is left of it.
+///
+/// With --json the answer is one object: file, status and, where the status is 0, dest, pages,
+/// page_bytes, bytes, vacuumed and seconds, else error.
 ///
 ///     onewrite backup app.db /backup/app.db
 ///     onewrite backup --vacuum --force app.db /backup/app.db
@@ -38,15 +45,48 @@ pub struct Args {
     /// Replace DEST if it is there
     #[arg(long)]
     force: bool,
+    /// For machines: one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// Pages copied between two looks at the progress bar.
 const STEP_PAGES: i32 = 2000;
 
-/// Makes the copy.
+/// The size of the copy.
+struct Copied {
+    pages: u64,
+    page_bytes: u64,
+}
+
+/// Makes the copy, and prints its size.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    let clock = Clock::start();
+    let made = destination(args).and_then(|dest| Ok((make(args, &dest)?, dest)));
+    let (Copied { pages, page_bytes }, dest) = match made {
+        Ok(made) => made,
+        Err(e) if args.json => {
+            print_json(&failed(&args.file, &e))?;
+            return Err(e);
+        }
+        Err(e) => return Err(e),
+    };
+    let bytes = pages * page_bytes;
+    if args.json {
+        print_json(&json!({
+            "file": args.file.to_string_lossy(), "status": 0, "dest": dest.to_string_lossy(), "pages": pages,
+            "page_bytes": page_bytes, "bytes": bytes, "vacuumed": args.vacuum, "seconds": clock.seconds(),
+        }))?;
+    } else {
+        let copied = format!("{} is the copy: {}, {}", dest.display(), counted(pages, "page"), counted(bytes, "byte"));
+        let said = Printable(format!("{}: {copied}{}", args.file.display(), clock.took()));
+        writeln!(std::io::stdout(), "{said}").context("done, but printing failed")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn make(args: &Args, dest: &Path) -> Result<Copied> {
     let Args { file, .. } = args;
-    let dest = &destination(args)?;
     let source = live::open(file)?;
     check_dest(args, dest)?;
     let dir = match dest.parent() {
@@ -60,7 +100,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         let _ = std::fs::remove_file(&path);
         std::process::exit(130);
     })?;
-    copy(&source, file, temporary.path(), args.vacuum)?;
+    let copied = copy(&source, file, temporary.path(), args.vacuum)?;
     let permissions =
         std::fs::metadata(file).with_context(|| format!("cannot look at {}", file.display()))?.permissions();
     temporary.as_file().set_permissions(permissions).with_context(what)?;
@@ -68,7 +108,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let named = if args.force { temporary.persist(dest) } else { temporary.persist_noclobber(dest) };
     named.map_err(|e| e.error).with_context(|| format!("cannot give the copy the name {}", dest.display()))?;
     File::open(dir).and_then(|dir| dir.sync_all()).with_context(|| format!("cannot flush {}", dir.display()))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(copied)
 }
 
 /// The name of the copy: in a directory that of the database, as `cp` has it.
@@ -125,7 +165,7 @@ fn check_dest(args: &Args, dest: &Path) -> Result<()> {
     Ok(())
 }
 
-fn copy(source: &Connection, file: &Path, to: &Path, vacuum: bool) -> Result<()> {
+fn copy(source: &Connection, file: &Path, to: &Path, vacuum: bool) -> Result<Copied> {
     let what = || format!("cannot write the copy {}", to.display());
     // After a crash no process needs the file under its temporary name: no journal, one flush at
     // the end.
@@ -154,5 +194,11 @@ fn copy(source: &Connection, file: &Path, to: &Path, vacuum: bool) -> Result<()>
         copy.execute_batch("VACUUM").with_context(what)?;
     }
     bar.finish_and_clear();
-    copy.close().map_err(|(_, e)| e).with_context(what)
+    let number = |pragma: &str| copy.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, u32>(0));
+    let copied = Copied {
+        pages: number("page_count").with_context(what)?.into(),
+        page_bytes: number("page_size").with_context(what)?.into(),
+    };
+    copy.close().map_err(|(_, e)| e).with_context(what)?;
+    Ok(copied)
 }

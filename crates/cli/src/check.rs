@@ -1,5 +1,6 @@
 //! `onewrite check`: whether a database and its log are sound and fit each other. It only reads.
 
+use crate::answer::{Clock, json_line};
 use crate::look::{Behind, Log, Look, SlotFound, counted, grouped};
 use crate::tables::{self, Tables, progress};
 use crate::verdict::{Findings, Part, not_checked};
@@ -9,9 +10,8 @@ use onewrite_core::inspect::layout::wal::SUFFIX as WAL_SUFFIX;
 use onewrite_core::inspect::layout::{be_u32, home as at};
 use onewrite_core::inspect::path_beside;
 use onewrite_core::inspect::{Judgement, Left, Pairing, Slot};
-use onewrite_core::text::{Printable, printable_json};
+use onewrite_core::text::Printable;
 use onewrite_core::{Error, Report};
-use serde_json::Value;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,6 +47,7 @@ use std::process::ExitCode;
 ///     checked                 the parts that were checked
 ///     not_checked             the others: part and why
 ///     findings                grade (ok, note or damage) and text
+///     seconds                 time that the check took
 ///
 ///     onewrite check app.db
 ///     onewrite check --quick *.db
@@ -69,12 +70,13 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let mut worst = 0;
     for file in &args.files {
+        let clock = Clock::start();
         let (text, status) = match check_file(file, args.quick) {
-            Ok(findings) if args.json => (line(&findings.json(file)), findings.status()),
-            Ok(findings) => (findings.text(file), findings.status()),
+            Ok(findings) if args.json => (json_line(&findings.json(file, &clock)), findings.status()),
+            Ok(findings) => (findings.text(file, &clock), findings.status()),
             Err(e) => {
                 let _nobody_reads = writeln!(std::io::stderr(), "onewrite: not checked: {}", Printable(&e));
-                (if args.json { line(&not_checked(file, &e.to_string())) } else { String::new() }, 2)
+                (if args.json { json_line(&not_checked(file, &e.to_string())) } else { String::new() }, 2)
             }
         };
         std::io::stdout().lock().write_all(text.as_bytes()).context("printing")?;
@@ -84,14 +86,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::from(worst))
 }
 
-fn line(json: &Value) -> String {
-    format!("{}\n", printable_json(&json.to_string()))
-}
-
 /// So often a database is looked at that others use, and that cannot be read or looks damaged.
 const LOOKS: u32 = 3;
 
-fn in_wal_mode(look: &Look) -> bool {
+pub fn in_wal_mode(look: &Look) -> bool {
     look.first.get(at::WRITE_VERSION) == Some(&2) || look.state.kind == FileKind::Wal || look.wal.is_some()
 }
 

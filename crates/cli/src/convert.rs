@@ -1,12 +1,13 @@
-//! `onewrite convert`: makes room for the trailers that the in-page schemes write into each page,
+//! `onewrite research convert`: makes room for the trailers that the in-page schemes write into each page,
 //! or gives it back.
 //!
 //! SQLite itself writes the new file: `VACUUM INTO` with reserved bytes, `convert_back` without
 //! them. The new file takes the place of the old one in one step when it is whole, checked and
 //! durable. Until then the old one is only read.
 
+use crate::answer::Clock;
 use crate::convert_back;
-use crate::look::{disk, grouped, wal_beside};
+use crate::look::{counted, disk, grouped, wal_beside};
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::Repair;
@@ -33,11 +34,11 @@ use std::time::Duration;
 /// it is if anything fails, but that it leaves SQLite's WAL mode first. Any SQLite reads and writes
 /// the result, and every other scheme works on it.
 ///
-///     onewrite convert app.db
+///     onewrite research convert app.db
 ///
 /// Take the bytes out again, for more room in each page under the other schemes:
 ///
-///     onewrite convert app.db --to plain
+///     onewrite research convert app.db --to plain
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -79,6 +80,7 @@ impl Drop for Draft {
 
 /// Converts, and prints the result.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    let clock = Clock::start();
     let file = args.file.display();
     // Its locks keep all other processes out until the new file has its name.
     let mut repair = Repair::open(disk(), &args.file, OpenMode::ReadWrite)?;
@@ -125,7 +127,13 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             "{file} has {has} reserved bytes, which are not onewrite's: another extension may need them"
         );
         let pages = convert(&repair, &state, args.to)?;
-        format!("converted: {} pages of {} bytes, {wanted} of them reserved", grouped(pages), state.page_bytes)
+        let (page_bytes, bytes) = (state.page_bytes, pages * u64::from(state.page_bytes));
+        format!(
+            "converted: {} pages of {page_bytes} bytes, {wanted} of them reserved: {}{}",
+            grouped(pages),
+            counted(bytes, "byte"),
+            clock.took()
+        )
     };
     drop(repair);
     writeln!(std::io::stdout(), "{}", Printable(format!("{file}: {said}"))).context("done, but printing failed")?;

@@ -1,4 +1,4 @@
-//! The way back of `onewrite convert`: a new file without reserved bytes.
+//! The way back of `onewrite research convert`: a new file without reserved bytes.
 //!
 //! SQLite's VACUUM never lowers the reserved bytes of a database. So the content is copied by SQL
 //! into a new one, as VACUUM copies it: tables with their rowids, then indexes, then views,

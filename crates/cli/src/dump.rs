@@ -1,18 +1,23 @@
 //! `onewrite dump`: a database as SQL text, also while others write it.
 
+use crate::answer::Clock;
 use crate::live;
+use crate::look::counted;
 use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use onewrite_core::text::Printable;
 use rusqlite::Connection;
 use rusqlite::types::ValueRef;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Print a database as SQL text, also while others use it
 ///
 /// The text is one snapshot: the newest state when it begins. Writers through onewrite are not kept
 /// waiting. The status is not 0 if anything could not be read; the text then ends with ROLLBACK, so
-/// that nothing of it is kept.
+/// that nothing of it is kept. At the end a line on standard error says how much there was.
 ///
 ///     onewrite dump app.db > app.sql
 ///     onewrite dump app.db | sqlite3 copy.db
@@ -22,13 +27,19 @@ pub struct Args {
     /// The database
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    /// Print no line about the work
+    #[arg(short, long)]
+    quiet: bool,
 }
 
 /// Prints it on standard output.
 pub fn run(args: &Args) -> Result<ExitCode> {
+    let clock = Clock::start();
     let db = live::open(&args.file)?;
-    let mut out = BufWriter::new(std::io::stdout().lock());
-    if let Err(e) = dump(&db, &mut out) {
+    let mut out = Text { to: BufWriter::new(std::io::stdout().lock()), bytes: 0, tables: 0, rows: 0, bar: bar(args) };
+    let dumped = dump(&db, &mut out);
+    out.bar.finish_and_clear();
+    if let Err(e) = dumped {
         // Perhaps it cannot be written, either; the status says that there was an error.
         let _ = writeln!(out, "ROLLBACK; -- because of an error");
         let _ = out.flush();
@@ -38,7 +49,45 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         });
     }
     out.flush().context("printing")?;
+    if !args.quiet {
+        let (tables, rows, bytes) =
+            (counted(out.tables, "table"), counted(out.rows, "row"), counted(out.bytes, "byte"));
+        let said = format!("{}: {tables}, {rows}, {bytes} of SQL{}", args.file.display(), clock.took());
+        let _nobody_reads = writeln!(std::io::stderr(), "{}", Printable(said));
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Standard output, and how much was written to it.
+struct Text<W: Write> {
+    to: W,
+    bytes: u64,
+    tables: u64,
+    rows: u64,
+    bar: ProgressBar,
+}
+
+impl<W: Write> Write for Text<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let written = self.to.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// A count of rows on a terminal, where the text goes elsewhere.
+fn bar(args: &Args) -> ProgressBar {
+    if args.quiet || std::io::stdout().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("dumping {spinner} {human_pos} rows {elapsed}");
+    let bar = ProgressBar::new_spinner().with_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
 }
 
 enum Failed {
@@ -71,7 +120,7 @@ fn items(db: &Connection, condition: &str) -> rusqlite::Result<Vec<Item>> {
     all.query_map([], |row| Ok(Item { name: row.get(0)?, sql: row.get(1)? }))?.collect()
 }
 
-fn dump(db: &Connection, out: &mut impl Write) -> Result<(), Failed> {
+fn dump<W: Write>(db: &Connection, out: &mut Text<W>) -> Result<(), Failed> {
     writeln!(out, "PRAGMA foreign_keys=OFF;\nBEGIN TRANSACTION;")?;
     let mut writable_schema = false;
     let mut last = Vec::new();
@@ -124,7 +173,8 @@ fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-fn rows(db: &Connection, table: &str, out: &mut impl Write) -> Result<(), Failed> {
+fn rows<W: Write>(db: &Connection, table: &str, out: &mut Text<W>) -> Result<(), Failed> {
+    out.tables += 1;
     let mut columns = Vec::new();
     // Neither generated columns nor hidden ones take a value.
     let mut all = db.prepare("SELECT name FROM pragma_table_xinfo(?1) WHERE hidden = 0")?;
@@ -142,6 +192,10 @@ fn rows(db: &Connection, table: &str, out: &mut impl Write) -> Result<(), Failed
             value(row.get_ref(n)?, out)?;
         }
         writeln!(out, ");")?;
+        out.rows += 1;
+        if out.rows.is_multiple_of(1024) {
+            out.bar.set_position(out.rows);
+        }
     }
     Ok(())
 }

@@ -2,20 +2,25 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod assets;
+mod answer;
 mod backup;
 mod check;
+mod completions;
 mod convert;
 mod convert_back;
 mod dump;
+mod earlier;
 mod inspect;
 mod live;
 mod look;
+mod man;
 mod recover;
 mod remains;
 mod replicate;
+mod research;
 mod scratch;
 mod shell;
+mod status;
 mod tables;
 mod verdict;
 
@@ -36,16 +41,16 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Assets(assets::Args),
     Backup(backup::Args),
     #[cfg(feature = "bench")]
     Bench(Box<onewrite_bench::Args>),
     Check(check::Args),
-    Convert(convert::Args),
+    Completions(completions::Args),
     Dump(dump::Args),
     /// Keep a replica of a database up to date from a store
     Follow(replicate::Args),
     Inspect(inspect::Args),
+    Man(man::Args),
     /// Make a database the one that is shipped to a store
     Promote(replicate::Args),
     Recover(recover::Args),
@@ -53,13 +58,29 @@ enum Command {
     Rejoin(replicate::Args),
     /// Ship a database to a store, and go on shipping what changes
     Replicate(replicate::Args),
+    Research(research::Args),
     /// Restore a database from a store
     Restore(replicate::Args),
     Shell(shell::Args),
+    Status(status::Args),
     /// End `replicate --sync`: commits wait for the store no more
     Unsync(replicate::Args),
     /// Compare a database with what a store has
     Verify(replicate::Args),
+}
+
+/// All commands with all of their options, also those that another program reads.
+fn described() -> clap::Command {
+    let others = onewrite_arguments::replicate::described();
+    others.into_iter().fold(Cli::command(), |cli, other| {
+        let name = other.get_name().to_owned();
+        cli.mut_subcommand(name, |_| other)
+    })
+}
+
+fn refuse(error: clap::Error) -> ! {
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    earlier::answer(&words).filter(|_| earlier::is_unknown(&error)).unwrap_or(error).exit()
 }
 
 fn main() -> ExitCode {
@@ -67,10 +88,9 @@ fn main() -> ExitCode {
         let _nobody_reads = writeln!(std::io::stderr(), "onewrite: {e}");
         return ExitCode::FAILURE;
     }
-    let matches = Cli::command().get_matches();
+    let matches = Cli::command().try_get_matches().unwrap_or_else(|e| refuse(e));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     let result = match cli.command {
-        Command::Assets(args) => assets::run(&args, Cli::command()),
         Command::Backup(args) => backup::run(&args),
         #[cfg(feature = "bench")]
         Command::Bench(args) => {
@@ -78,16 +98,19 @@ fn main() -> ExitCode {
             onewrite_bench::run(*args, given).map(|()| ExitCode::SUCCESS)
         }
         Command::Check(args) => check::run(&args),
-        Command::Convert(args) => convert::run(&args),
+        Command::Completions(args) => completions::run(&args, described()),
         Command::Dump(args) => dump::run(&args),
         Command::Follow(args) => replicate::run("follow", &args),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Man(args) => man::run(&args, &described()),
         Command::Promote(args) => replicate::run("promote", &args),
         Command::Recover(args) => recover::run(&args),
         Command::Rejoin(args) => replicate::run("rejoin", &args),
         Command::Replicate(args) => replicate::run("replicate", &args),
+        Command::Research(args) => research::run(&args),
         Command::Restore(args) => replicate::run("restore", &args),
         Command::Shell(args) => shell::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Unsync(args) => replicate::run("unsync", &args),
         Command::Verify(args) => replicate::run("verify", &args),
     };

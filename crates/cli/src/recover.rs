@@ -1,18 +1,22 @@
 //! `onewrite recover`: brings the transactions that a crash left in the log home and takes the mark
 //! off, or says why not.
 
+use crate::answer::{Clock, failed, print_json};
 use crate::look::{counted, disk, grouped, wal_beside};
 use crate::remains;
 use anyhow::{Context, Result, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::Error;
 use onewrite_core::Repair;
 use onewrite_core::Report;
 use onewrite_core::disk::OpenMode;
 use onewrite_core::inspect::home::FileKind;
 use onewrite_core::text::Printable;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Bring what a crash left in the log into the database, and take onewrite's mark off
 ///
@@ -20,6 +24,16 @@ use std::process::ExitCode;
 /// onewrite is not at hand for, and for a log that is damaged or lost. The database must not be in
 /// use. Transactions of the log that cannot be kept are named, and the log set aside as
 /// FILE-onewrite.lost.
+///
+/// With --json the answer is one object: file, status and, where the status is not 0, error. Else:
+///
+///     result                  recovered, log_given_up, log_set_aside or nothing
+///     dry_run                 whether nothing was changed, and the rest says what would be done
+///     transactions, pages     that come from the log, and that differ for it; null without a log
+///     first_tid, last_tid     of these transactions
+///     lost_tid                the first transaction that is given up
+///     log_kept                the name under which a log that is given up is kept
+///     message, seconds        the same in words, and the time that it took
 ///
 ///     onewrite recover app.db --dry-run
 #[derive(Debug, clap::Args)]
@@ -40,23 +54,80 @@ pub struct Args {
     /// Confirm --without-log
     #[arg(long, requires = "without_log")]
     yes: bool,
+    /// For machines: one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The work that was done, or that would be.
+struct RecoverAnswer {
+    said: String,
+    result: &'static str,
+    report: Option<Report>,
+    log_kept: Option<PathBuf>,
+}
+
+impl RecoverAnswer {
+    fn nothing(said: String) -> RecoverAnswer {
+        RecoverAnswer { said, result: "nothing", report: None, log_kept: None }
+    }
+
+    fn json(&self, args: &Args, clock: &Clock) -> Value {
+        let report = self.report.as_ref();
+        let tids = report.and_then(|report| report.tids);
+        json!({
+            "file": args.file.to_string_lossy(),
+            "status": 0,
+            "result": self.result,
+            "dry_run": args.dry_run,
+            "transactions": report.map(|report| report.transactions),
+            "pages": report.map(|report| report.pages),
+            "first_tid": tids.map(|(first, _)| first.0),
+            "last_tid": tids.map(|(_, last)| last.0),
+            "lost_tid": report.and_then(|report| report.lost).map(|(lost, _)| lost.0),
+            "log_kept": self.log_kept.as_ref().map(|path| path.to_string_lossy()),
+            "message": self.said,
+            "seconds": clock.seconds(),
+        })
+    }
 }
 
 /// Recovers, and prints the result.
 pub fn run(args: &Args) -> Result<ExitCode> {
-    let file = args.file.display();
-    let mode = if args.dry_run { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-    let repair = Repair::open(disk(), &args.file, mode)?;
-    let said = match repair.mark()? {
-        Some(session) if args.without_log => give_up_log(args, repair, session)?,
-        Some(session) => recover(args, repair, session)?,
-        None => unmarked(args, &repair)?,
-    };
-    writeln!(std::io::stdout(), "{}", Printable(format!("{file}: {said}"))).context("done, but printing failed")?;
+    let clock = Clock::start();
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("recovering {spinner} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let done = work(args);
+    bar.finish_and_clear();
+    match done {
+        Ok(done) if args.json => print_json(&done.json(args, &clock)).context("done, but printing failed")?,
+        Ok(done) => {
+            let said = Printable(format!("{}: {}{}", args.file.display(), done.said, clock.took()));
+            writeln!(std::io::stdout(), "{said}").context("done, but printing failed")?;
+        }
+        Err(e) if args.json => {
+            print_json(&failed(&args.file, &e))?;
+            return Err(e);
+        }
+        Err(e) => return Err(e),
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn recover(args: &Args, repair: Repair, session: u64) -> Result<String> {
+fn work(args: &Args) -> Result<RecoverAnswer> {
+    let mode = if args.dry_run { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
+    let repair = Repair::open(disk(), &args.file, mode)?;
+    match repair.mark()? {
+        Some(session) if args.without_log => give_up_log(args, repair, session),
+        Some(session) => recover(args, repair, session),
+        None => unmarked(args, &repair),
+    }
+}
+
+fn recover(args: &Args, repair: Repair, session: u64) -> Result<RecoverAnswer> {
     let (report, _) = repair.preview(session, args.accept_loss)?;
     let mut said = if args.dry_run { "would recover: ".to_owned() } else { "recovered: ".to_owned() };
     said += &brought(&report);
@@ -68,16 +139,20 @@ fn recover(args: &Args, repair: Repair, session: u64) -> Result<String> {
         );
     }
     if args.dry_run {
-        return Ok(said + ". Nothing was changed");
+        let said = said + ". Nothing was changed";
+        return Ok(RecoverAnswer { said, result: "recovered", report: Some(report), log_kept: None });
     }
     let log = repair.log_path();
+    let mut log_kept = None;
     if report.lost.is_some() {
         let copy = free_name(&log)?;
         copy_durably(&log, &copy).with_context(|| format!("keeping a copy of the log as {}", copy.display()))?;
         said += &format!("; the damaged log is kept as {}", copy.display());
+        log_kept = Some(copy);
     }
     repair.recover(session, args.accept_loss)?;
-    Ok(said + ". The mark is off: any SQLite can open it")
+    let said = said + ". The mark is off: any SQLite can open it";
+    Ok(RecoverAnswer { said, result: "recovered", report: Some(report), log_kept })
 }
 
 fn brought(report: &Report) -> String {
@@ -100,7 +175,7 @@ fn brought(report: &Report) -> String {
     }
 }
 
-fn give_up_log(args: &Args, repair: Repair, session: u64) -> Result<String> {
+fn give_up_log(args: &Args, repair: Repair, session: u64) -> Result<RecoverAnswer> {
     let file = args.file.display();
     let why = match repair.preview(session, false) {
         Ok(_) => bail!(
@@ -135,10 +210,11 @@ fn give_up_log(args: &Args, repair: Repair, session: u64) -> Result<String> {
          (session {session:016x})"
     );
     if args.dry_run {
-        let and = aside.map(|to| format!(" and set the log aside as {}", to.display())).unwrap_or_default();
-        return Ok(format!(
+        let and = aside.as_ref().map(|to| format!(" and set the log aside as {}", to.display())).unwrap_or_default();
+        let said = format!(
             "would take the mark off{and}, which gives up {what}. What remains: {remains}. Nothing was changed. The reason: {why}"
-        ));
+        );
+        return Ok(RecoverAnswer { said, result: "log_given_up", report: None, log_kept: aside });
     }
     ensure!(
         args.yes,
@@ -146,15 +222,16 @@ fn give_up_log(args: &Args, repair: Repair, session: u64) -> Result<String> {
          Nothing was changed"
     );
     let mut said = format!("the mark is off. Given up: {what}. What remains: {remains}");
-    if let (Some(log), Some(to)) = (log, aside) {
-        set_aside(&log.path, &to)?;
+    if let (Some(log), Some(to)) = (log, &aside) {
+        set_aside(&log.path, to)?;
         said += &format!(". The log is kept as {}", to.display());
     }
     repair.unmark()?;
-    Ok(said + ". Now let SQLite look at it: PRAGMA integrity_check")
+    let said = said + ". Now let SQLite look at it: PRAGMA integrity_check";
+    Ok(RecoverAnswer { said, result: "log_given_up", report: None, log_kept: aside })
 }
 
-fn unmarked(args: &Args, repair: &Repair) -> Result<String> {
+fn unmarked(args: &Args, repair: &Repair) -> Result<RecoverAnswer> {
     let file = args.file.display();
     let kind = repair.state()?.kind;
     let journal = repair.hot_journal()?.map(|path| path.display().to_string());
@@ -165,29 +242,31 @@ fn unmarked(args: &Args, repair: &Repair) -> Result<String> {
     let log = repair.lock_log()?;
     let judged = log.as_ref().map(|log| repair.judge(log)).transpose()?;
     let left = judged.as_ref().and_then(|judged| judged.left).filter(|left| left.records > 0);
-    let (Some(log), Some(left), Some(judged)) = (log, left, judged) else { return Ok(nothing(journal.as_deref())) };
+    let nothing = nothing(journal.as_deref());
+    let (Some(log), Some(left), Some(judged)) = (log, left, judged) else { return Ok(RecoverAnswer::nothing(nothing)) };
     let holds =
         format!("the log {} holds {} of a marked database", log.path.display(), counted(left.records, "transaction"));
     if !args.without_log {
-        return Ok(match judged.pairing.has_all() {
-            true => nothing(journal.as_deref()),
+        return Ok(RecoverAnswer::nothing(match judged.pairing.has_all() {
+            true => nothing,
             false => format!(
-                "{}. It was replaced or restored: {holds}, which this one lacks or may lack. The next write through onewrite sets the \
-                 log aside; to do so now, add --without-log. If the log's own database is still there, put that back beside it",
-                nothing(journal.as_deref())
+                "{nothing}. It was replaced or restored: {holds}, which this one lacks or may lack. The next write through onewrite sets the \
+                 log aside; to do so now, add --without-log. If the log's own database is still there, put that back beside it"
             ),
-        });
+        }));
     }
     let to = free_name(&log.path)?;
     if args.dry_run {
-        return Ok(format!("would set the log aside as {}: {holds}. Nothing was changed", to.display()));
+        let said = format!("would set the log aside as {}: {holds}. Nothing was changed", to.display());
+        return Ok(RecoverAnswer { said, result: "log_set_aside", report: None, log_kept: Some(to) });
     }
     ensure!(
         args.yes,
         "{holds}, which {file} would lose for good: to set the log aside, add --yes. Nothing was changed"
     );
     set_aside(&log.path, &to)?;
-    Ok(format!("{holds}, and is kept as {}. The database itself was not changed", to.display()))
+    let said = format!("{holds}, and is kept as {}. The database itself was not changed", to.display());
+    Ok(RecoverAnswer { said, result: "log_set_aside", report: None, log_kept: Some(to) })
 }
 
 fn nothing(journal: Option<&str>) -> String {

@@ -34,5 +34,8 @@ pub fn run(subcommand: &str, args: &Args) -> Result<ExitCode> {
         return Err(anyhow!("cannot run {}: {e}", tried.display()));
     }
     let beside = beside.display();
-    Err(anyhow!("there is no {beside} and no {NAME} on the PATH: `cargo build --release -p {NAME}` makes it"))
+    Err(anyhow!(
+        "there is no {beside} and no {NAME} on the PATH: in a copy of the sources, `cargo build --release -p {NAME}` makes it \
+         and `cargo install --path crates/replicate` installs it"
+    ))
 }

@@ -80,6 +80,16 @@ pub fn check_locked(look: &Look) -> Tables {
     found
 }
 
+/// Asks a connection that would write to the database, which is locked by `look`. No file changes.
+pub fn ask_locked<T>(look: &Look, ask: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+    let path = look.repair.path();
+    let disk = scratch().map_err(anyhow::Error::msg)?;
+    disk.clear();
+    let answer = open_scratch(path).and_then(|db| ask(&db)).map_err(|e| live::explain(path, e));
+    disk.clear();
+    answer
+}
+
 /// The scratch disk, on which the VFS is registered.
 fn scratch() -> Result<&'static Scratch, String> {
     static DISK: OnceLock<Result<Arc<Scratch>, String>> = OnceLock::new();

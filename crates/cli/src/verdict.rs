@@ -1,6 +1,7 @@
 //! The answer of `check` for one database: its findings, the parts that were checked, and the
 //! verdict, in words or as JSON.
 
+use crate::answer::Clock;
 use crate::look::counted;
 use onewrite_core::text::Printable;
 use serde_json::{Value, json};
@@ -117,7 +118,7 @@ impl Findings {
     }
 
     /// One line for each finding, and the verdict.
-    pub fn text(&self, file: &Path) -> String {
+    pub fn text(&self, file: &Path, clock: &Clock) -> String {
         let mut out = String::new();
         for (grade, text) in &self.list {
             let _ = writeln!(out, "{:<8}{}", grade.word(), Printable(text));
@@ -136,12 +137,12 @@ impl Findings {
             let _ =
                 write!(out, "{}{} ({})", if n == 0 { ". Not checked: " } else { ", " }, part.word(), Printable(why));
         }
-        out.push('\n');
+        let _ = writeln!(out, "{}", clock.took());
         out
     }
 
     /// The same for machines.
-    pub fn json(&self, file: &Path) -> Value {
+    pub fn json(&self, file: &Path, clock: &Clock) -> Value {
         let findings =
             self.list.iter().map(|(grade, text)| json!({"grade": grade.word().to_lowercase(), "text": text}));
         let unchecked = self.unchecked.iter().map(|(part, why)| json!({"part": part.word(), "why": why}));
@@ -154,6 +155,7 @@ impl Findings {
             "checked": self.checked.iter().map(|part| part.word()).collect::<Vec<_>>(),
             "not_checked": unchecked.collect::<Vec<_>>(),
             "findings": findings.collect::<Vec<_>>(),
+            "seconds": clock.seconds(),
         })
     }
 }
@@ -170,5 +172,6 @@ pub fn not_checked(file: &Path, why: &str) -> Value {
         "checked": [],
         "not_checked": parts,
         "findings": [],
+        "seconds": null,
     })
 }

@@ -13,7 +13,7 @@ use fastrand::Rng;
 use crate::session::What;
 
 const NAME: &str = "onewrite";
-/// onewrite's messages after `onewrite convert` replaced the open file: the new file is in use
+/// onewrite's messages after `onewrite research convert` replaced the open file: the new file is in use
 /// already, or not.
 const MOVED: [&str; 2] =
     ["is another file now than the one that was opened", "is a copy of a database that is in use (with the log"];
@@ -81,8 +81,8 @@ impl Task {
             Task::Backup { vacuum: false } => &["backup"],
             Task::Backup { vacuum: true } => &["backup", "--vacuum"],
             Task::Check => &["check"],
-            Task::Convert { to_plain: false } => &["convert", "--to", "trailers"],
-            Task::Convert { to_plain: true } => &["convert", "--to", "plain"],
+            Task::Convert { to_plain: false } => &["research", "convert", "--to", "trailers"],
+            Task::Convert { to_plain: true } => &["research", "convert", "--to", "plain"],
             Task::Dump => &["dump"],
             Task::Inspect => &["inspect"],
             Task::Recover => &["recover"],

@@ -91,7 +91,7 @@ struct Totals {
     misread: u64,
     /// Refusals of `mode=ro` where only a writer could recover.
     refused_read_only: u64,
-    /// Sessions whose open file `onewrite convert` replaced.
+    /// Sessions whose open file `onewrite research convert` replaced.
     moved: u64,
     commands: commands::Totals,
 }

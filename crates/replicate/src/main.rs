@@ -3,10 +3,14 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod assets;
+mod completions;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use clap::{CommandFactory, Parser, Subcommand};
+use anyhow::{Context, Result, bail, ensure};
+use clap::{CommandFactory, Parser};
+use completions::completions;
+use onewrite_arguments::replicate::{
+    Follow, Promote, Rejoin, Replicate, Restore, StoreCommand, StoreProgram, Unsync, Verify,
+};
 use onewrite_core::environment;
 use onewrite_core::text::Printable;
 use onewrite_replicate::compact::Levels;
@@ -16,7 +20,7 @@ use onewrite_replicate::follow::{Applied, Follower, ReplicaEnded};
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::{Empty, Target};
 use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin, unsync};
-use onewrite_replicate::report::{self, COUNTERS, Level, say, status_line, tell};
+use onewrite_replicate::report::{self, COUNTERS, Level, say, seconds, status_line, tell, took};
 use onewrite_replicate::restore::restore;
 use onewrite_replicate::secrets::{hide_user, scrubbed};
 use onewrite_replicate::ship::{Settings, Shipped, Shipper, Taken};
@@ -26,238 +30,10 @@ use onewrite_replicate::times;
 use onewrite_replicate::verify::{Verdict, verify};
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
-
-/// Keep a copy of a database in a store, in Litestream's format, and bring it back.
-#[derive(Parser)]
-#[command(name = "onewrite-replicate", bin_name = "onewrite", version, arg_required_else_help = true)]
-struct Cli {
-    /// Print events as JSON, one a line
-    #[arg(long, global = true)]
-    json: bool,
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    #[command(hide = true)]
-    Assets(assets::AssetsArgs),
-    Follow(Follow),
-    Promote(Promote),
-    Rejoin(Rejoin),
-    Replicate(Replicate),
-    Restore(Restore),
-    Unsync(Unsync),
-    Verify(Verify),
-}
-
-/// Ship a database to a store, and go on shipping what changes
-///
-/// Ships every page first, then, once an interval, the pages that have changed. Commits do not wait
-/// for the store: the machine's loss takes all commits since the last file. Ends at SIGINT or
-/// SIGTERM
-/// after shipping what there is; if it is killed, the next start goes on from the store's state.
-///
-///     onewrite replicate app.db file:///backup/app
-///     onewrite replicate --once app.db file:///backup/app
-///     onewrite replicate app.db 's3://bucket/app?region=eu-central-1'
-///
-/// The store is this database's from the first start on. A process that ships from another machine
-/// is
-/// refused, unless it is promoted; then this one ends with status 3, at its next batch at the
-/// latest.
-///
-/// The keys of a bucket are those of AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if set,
-/// AWS_SESSION_TOKEN. Other servers: ?endpoint=https://host:port.
-#[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
-struct Replicate {
-    /// The database
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// The store: a directory as file:///path, made if its parent is there, or s3://bucket/path;
-    /// for this database alone
-    #[arg(value_name = "URL")]
-    url: String,
-    /// Time between two looks at the database
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
-    interval: Duration,
-    /// Time after which every page is shipped again, so that a restore reads less
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
-    snapshot_interval: Duration,
-    /// Ages at which files are merged into one of level 1, 2, and so on
-    #[arg(long, value_name = "TIME,...", default_value = "30s,5m,1h", value_delimiter = ',', value_parser = duration)]
-    levels: Vec<Duration>,
-    /// How long batches are kept by themselves after they were merged
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = duration)]
-    keep_batches: Duration,
-    /// Time of which every state can be restored; files for older states are removed
-    #[arg(long, value_name = "TIME", default_value = "24h", value_parser = duration)]
-    retention: Duration,
-    /// Merge and remove nothing
-    #[arg(long, conflicts_with_all = ["levels", "keep_batches", "retention"])]
-    no_compaction: bool,
-    /// Ship once, and end
-    #[arg(long)]
-    once: bool,
-    /// Commits wait until the store has them, from now on until `onewrite unsync FILE`
-    #[arg(long, conflicts_with_all = ["once", "interval"])]
-    sync: bool,
-    /// How long a commit waits for the store before it fails
-    #[arg(long, value_name = "TIME", requires = "sync", default_value = "30s", value_parser = interval)]
-    ship_timeout: Duration,
-    /// Tell of each batch
-    #[arg(short, long)]
-    verbose: bool,
-    /// Tell counters in Prometheus' text format as http://ADDR/metrics, on the loopback
-    #[arg(long, value_name = "ADDR", conflicts_with = "once")]
-    metrics: Option<SocketAddr>,
-}
-
-/// Make a database the one that is shipped to a store
-///
-/// Use it when the machine that ships is lost or to be replaced. Takes the store over, restores its
-/// newest state as FILE, and shuts out the earlier shipper, which ends with status 3 at its next
-/// batch.
-/// Commits that it did not ship are lost to the new machine. A FILE that is a replica of
-/// `onewrite follow`, which has to be stopped, is brought up to date instead; another FILE must
-/// equal
-/// the store's state. Of promotions that race one wins, the others end with status 3.
-/// Then start `onewrite replicate`, and the application.
-///
-///     onewrite promote s3://bucket/app /var/lib/app/app.db
-#[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
-struct Promote {
-    /// The store
-    #[arg(value_name = "URL")]
-    url: String,
-    /// The database
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-}
-
-/// Give way to the database that was promoted
-///
-/// Puts a replica of the store's state in the place of FILE, for `onewrite follow` to keep up to
-/// date.
-/// Keeps FILE, with the commits that were not shipped, as FILE.diverged. Stop all users of FILE
-/// first:
-/// a process that has written to it is seen, one that merely has it open may go on with
-/// FILE.diverged.
-///
-///     onewrite rejoin s3://bucket/app /var/lib/app/app.db
-#[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
-struct Rejoin {
-    /// The store
-    #[arg(value_name = "URL")]
-    url: String,
-    /// The database
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-}
-
-/// Restore a database from a store
-///
-/// Makes a plain SQLite file, under another name until it is whole; every checksum is verified.
-/// Litestream (0.5.16 or newer) and onewrite restore each other's directories and buckets.
-///
-///     onewrite restore file:///backup/app app.db
-///     onewrite restore --timestamp 2026-01-31T12:00:00Z file:///backup/app app.db
-#[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
-struct Restore {
-    /// The store
-    #[arg(value_name = "URL")]
-    url: String,
-    /// The database to make; must not be there
-    #[arg(value_name = "DEST")]
-    dest: PathBuf,
-    /// The state of this transaction: the hexadecimal number in the name of its file
-    #[arg(long, value_name = "TXID", value_parser = txid, conflicts_with = "timestamp")]
-    txid: Option<u64>,
-    /// The newest state from before this time, like 2026-01-31T12:00:00Z or
-    /// 2026-01-31T13:00:00+01:00; without an offset, in UTC
-    #[arg(long, value_name = "TIME", value_parser = timestamp)]
-    timestamp: Option<i64>,
-}
-
-/// Keep a replica of a database up to date from a store
-///
-/// Restores the newest state if FILE is not there, and then applies each batch as one transaction:
-/// a reader of FILE through onewrite keeps its snapshot meanwhile. The record FILE-follow has the
-/// position; a killed process goes on from there. No other program may write FILE.
-/// Ends at SIGINT or SIGTERM.
-///
-///     onewrite follow file:///backup/app replica.db
-///     onewrite follow 's3://bucket/app?region=eu-central-1' replica.db
-#[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
-struct Follow {
-    /// The store
-    #[arg(value_name = "URL")]
-    url: String,
-    /// The replica
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// Time between two looks at the store
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
-    interval: Duration,
-    /// Apply all that is due, and end
-    #[arg(long)]
-    once: bool,
-    /// Tell of each batch
-    #[arg(short, long)]
-    verbose: bool,
-    /// Tell counters in Prometheus' text format as http://ADDR/metrics, on the loopback
-    #[arg(long, value_name = "ADDR", conflicts_with = "once")]
-    metrics: Option<SocketAddr>,
-}
-
-/// End `replicate --sync`: commits wait for the store no more
-///
-/// After `onewrite replicate --sync` commits to FILE wait for the store, and fail without a
-/// shipper, until this command ends it. Stop everything that uses FILE first, also the shipper.
-/// Then start `onewrite replicate` without --sync, which records it in the store: until then
-/// `promote` on another machine makes commits wait there. Commits whose outcome was unknown count
-/// from here on.
-///
-///     onewrite unsync app.db
-#[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
-struct Unsync {
-    /// The database
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-}
-
-/// Compare a database with its store
-///
-/// Compares every page, on one snapshot. While others write, waits until the store has the
-/// database's
-/// newest state. The status is 0 if all is the same, 1 if pages differ or there was an error,
-/// 2 if the store did not catch up.
-///
-///     onewrite verify app.db file:///backup/app
-#[derive(clap::Args)]
-#[command(verbatim_doc_comment)]
-struct Verify {
-    /// The database
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// The store
-    #[arg(value_name = "URL")]
-    url: String,
-    /// How long the store may take to catch up
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
-    wait: Duration,
-}
 
 /// Exit status of a process that may not write into the store: to start it again does not help.
 const FENCED: u8 = 3;
@@ -269,49 +45,37 @@ const AT_START: Duration = Duration::from_secs(1);
 /// With a shorter interval the shipper stays among the database's processes during commits.
 const STAYS_BELOW: Duration = Duration::from_millis(100);
 
-/// Parses a length of time.
-fn duration(text: &str) -> Result<Duration> {
-    humantime::parse_duration(text).map_err(|e| anyhow!("{e}: write it like 500ms, 30s, 5m, 24h or 7d"))
-}
-
-/// Parses a length of time other than 0.
-fn interval(text: &str) -> Result<Duration> {
-    let time = duration(text)?;
-    ensure!(!time.is_zero(), "it has to be longer than 0: write it like 500ms, 1s or 5m");
-    Ok(time)
-}
-
-fn txid(text: &str) -> Result<u64> {
-    let number = u64::from_str_radix(text, 16).context("not a hexadecimal number")?;
-    ensure!(number > 0, "the first transaction is 1");
-    Ok(number)
-}
-
-fn timestamp(text: &str) -> Result<i64> {
-    times::parse(text).context("write it like 2026-01-31T12:00:00Z, or 2026-01-31T12:00:00+01:00")
-}
-
 fn main() -> ExitCode {
     if let Err(e) = environment::enter_program() {
         tell(&format!("onewrite: {e}"));
         return ExitCode::FAILURE;
     }
-    let cli = Cli::try_parse().unwrap_or_else(|e| refuse(&e));
+    let cli = StoreProgram::try_parse().unwrap_or_else(|e| refuse(&e));
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    cli.command.check_order(&words).unwrap_or_else(|e| refuse(&e));
     if cli.json {
         report::speak_json();
     }
+    let began = Instant::now();
+    let goes_on = matches!(cli.command, StoreCommand::Follow(_) | StoreCommand::Replicate(_));
     let result = match cli.command {
-        Command::Assets(args) => assets::run(&args, Cli::command()),
-        Command::Follow(args) => run_follow(&args),
-        Command::Promote(args) => run_promote(&args),
-        Command::Rejoin(args) => run_rejoin(&args),
-        Command::Replicate(args) => replicate(&args),
-        Command::Restore(args) => run_restore(&args),
-        Command::Unsync(args) => run_unsync(&args),
-        Command::Verify(args) => run_verify(&args),
+        StoreCommand::Completions(args) => completions(args.shell, StoreProgram::command()),
+        StoreCommand::Follow(args) => run_follow(&args),
+        StoreCommand::Promote(args) => run_promote(&args),
+        StoreCommand::Rejoin(args) => run_rejoin(&args),
+        StoreCommand::Replicate(args) => replicate(&args),
+        StoreCommand::Restore(args) => run_restore(&args),
+        StoreCommand::Unsync(args) => run_unsync(&args),
+        StoreCommand::Verify(args) => run_verify(&args),
     };
     match result {
-        Ok(code) => code,
+        Ok(code) => {
+            if goes_on {
+                let (fields, message) = COUNTERS.work(began.elapsed());
+                say(Level::Info, "ended", &fields, &message);
+            }
+            code
+        }
         Err(e) => {
             let fenced = e.is::<Fenced>();
             say(Level::Error, if fenced { "fenced" } else { "failed" }, &[], &format!("{e:#}"));
@@ -328,7 +92,7 @@ fn refuse(error: &clap::Error) -> ! {
     if shown == text {
         error.exit();
     }
-    tell(shown.trim_end());
+    shown.trim_end().lines().for_each(tell);
     std::process::exit(error.exit_code())
 }
 
@@ -513,6 +277,7 @@ fn replicate_sync(
 
 fn run_promote(args: &Promote) -> Result<ExitCode> {
     end_at_signals()?;
+    let began = Instant::now();
     let file = args.file.display();
     let done = promote(&args.url, &args.file);
     let done = done.with_context(|| format!("cannot promote {file} at {}", args.url))?;
@@ -535,15 +300,23 @@ fn run_promote(args: &Promote) -> Result<ExitCode> {
     let (epoch, txid) = (done.epoch, format!("{:016x}", done.txid));
     let sync = if done.sync { " --sync`: commits wait for it" } else { "`" };
     let message = format!(
-        "{file} {what}, and owns the store, epoch {epoch} from transaction {txid} on: start `onewrite replicate{sync}"
+        "{file} {what}, and owns the store, epoch {epoch} from transaction {txid} on: start `onewrite replicate{sync}{}",
+        took(began)
     );
-    let fields = [("txid", txid.into()), ("epoch", epoch.into()), ("was", was.into()), ("before", before.into())];
+    let fields = [
+        ("txid", txid.into()),
+        ("epoch", epoch.into()),
+        ("was", was.into()),
+        ("before", before.into()),
+        ("seconds", seconds(began)),
+    ];
     say(Level::Info, "promoted", &fields, &message);
     Ok(ExitCode::SUCCESS)
 }
 
 fn run_rejoin(args: &Rejoin) -> Result<ExitCode> {
     end_at_signals()?;
+    let began = Instant::now();
     let file = args.file.display();
     let done = rejoin(&args.url, &args.file).with_context(|| format!("cannot rejoin {file}"))?;
     let (txid, pages, kept, message) = match done {
@@ -556,8 +329,13 @@ fn run_rejoin(args: &Rejoin) -> Result<ExitCode> {
             (txid, pages, Some(kept), message)
         }
     };
-    let fields = [("txid", format!("{txid:016x}").into()), ("pages_differed", pages.into()), ("kept", kept.into())];
-    say(Level::Info, "rejoined", &fields, &message);
+    let fields = [
+        ("txid", format!("{txid:016x}").into()),
+        ("pages_differed", pages.into()),
+        ("kept", kept.into()),
+        ("seconds", seconds(began)),
+    ];
+    say(Level::Info, "rejoined", &fields, &format!("{message}{}", took(began)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -571,6 +349,7 @@ fn serve_metrics(at: Option<SocketAddr>) -> Result<()> {
 
 fn run_restore(args: &Restore) -> Result<ExitCode> {
     end_at_signals()?;
+    let began = Instant::now();
     let target = match (args.txid, args.timestamp) {
         (Some(txid), _) => Target::Txid(txid),
         (_, Some(time_ms)) => Target::Before(time_ms),
@@ -579,7 +358,9 @@ fn run_restore(args: &Restore) -> Result<ExitCode> {
     let restored = restore(&*store::open(&args.url)?, &args.dest, target)
         .with_context(|| format!("cannot restore {}", args.url))?;
     let (txid, of) = (format!("{:016x}", restored.txid), times::shown(restored.time_ms));
-    let mut message = format!("{} has the state of transaction {txid}, of {of}", args.dest.display());
+    let bytes = std::fs::metadata(&args.dest).map_or(0, |made| made.len());
+    let size = indicatif::HumanCount(bytes);
+    let mut message = format!("{} has the state of transaction {txid}, of {of}: {size} bytes", args.dest.display());
     let mut level = Level::Info;
     // No error: an idle database ships nothing, so this is its state of that time.
     if let Some(time_ms) = args.timestamp.filter(|_| restored.is_newest) {
@@ -589,8 +370,14 @@ fn run_restore(args: &Restore) -> Result<ExitCode> {
             ". It is the newest: the store has no state of {asked} or later, and not what was committed after {of} and not shipped"
         );
     }
-    let fields = [("txid", txid.into()), ("state_time", of.into()), ("is_newest", restored.is_newest.into())];
-    say(level, "restored", &fields, &message);
+    let fields = [
+        ("txid", txid.into()),
+        ("state_time", of.into()),
+        ("is_newest", restored.is_newest.into()),
+        ("bytes", bytes.into()),
+        ("seconds", seconds(began)),
+    ];
+    say(level, "restored", &fields, &format!("{message}{}", took(began)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -656,6 +443,7 @@ fn run_unsync(args: &Unsync) -> Result<ExitCode> {
 }
 
 fn run_verify(args: &Verify) -> Result<ExitCode> {
+    let began = Instant::now();
     let (file, url) = (args.file.display(), &args.url);
     let (event, level, txid, differ, said, status) = match verify(&*store::open(url)?, &args.file, args.wait)? {
         Verdict::Same { txid, pages } => {
@@ -674,9 +462,10 @@ fn run_verify(args: &Verify) -> Result<ExitCode> {
             ("behind", Level::Warning, txid, None, said, ExitCode::from(2))
         }
     };
-    let said = format!("{file}: {said}");
+    let said = format!("{file}: {said}{}", took(began));
     if report::is_json() {
-        let fields = [("txid", format!("{txid:016x}").into()), ("pages_differ", differ.into())];
+        let fields =
+            [("txid", format!("{txid:016x}").into()), ("pages_differ", differ.into()), ("seconds", seconds(began))];
         say(level, event, &fields, &said);
     } else {
         // The status says the same if stdout is closed.

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 static JSON: AtomicBool = AtomicBool::new(false);
 static BARS: OnceLock<MultiProgress> = OnceLock::new();
@@ -79,6 +79,21 @@ fn json_line(level: Level, event: &str, fields: &[(&str, Value)], message: &str,
         line.insert((*name).to_owned(), value);
     }
     printable_json(&Value::Object(line).to_string()).into_owned()
+}
+
+/// Seconds since then, to a hundredth.
+pub fn seconds(since: Instant) -> Value {
+    hundredths(since.elapsed()).into()
+}
+
+/// The end of a message about work that began then. Work of less than a second leaves it out.
+pub fn took(since: Instant) -> String {
+    let seconds = since.elapsed().as_secs_f64();
+    if seconds < 1.0 { String::new() } else { format!(". Took {seconds:.1} s") }
+}
+
+fn hundredths(time: Duration) -> f64 {
+    (time.as_secs_f64() * 100.0).round() / 100.0
 }
 
 /// A status line on a terminal.
@@ -275,6 +290,31 @@ impl Counters {
             indicatif::HumanCount(sum(&self.requests)),
             self.errors.load(Relaxed),
         )
+    }
+
+    /// The work of this process, which took so long, as fields and in words.
+    pub fn work(&self, time: Duration) -> ([(&'static str, Value); 5], String) {
+        let sum = |of: &[AtomicU64]| of.iter().map(|n| n.load(Relaxed)).sum::<u64>();
+        let (files, bytes, pages) = (sum(&self.files), sum(&self.bytes), self.pages.load(Relaxed));
+        let requests = sum(&self.requests);
+        let counted =
+            |n: u64, one: &str| format!("{} {one}{}", indicatif::HumanCount(n), if n == 1 { "" } else { "s" });
+        let message = format!(
+            "done: {}, {}, {}, {}. Took {:.2} s",
+            counted(files, "file"),
+            counted(pages, "page"),
+            counted(bytes, "byte"),
+            counted(requests, "request"),
+            time.as_secs_f64()
+        );
+        let fields = [
+            ("files", files.into()),
+            ("pages", pages.into()),
+            ("bytes", bytes.into()),
+            ("requests", requests.into()),
+            ("seconds", hundredths(time).into()),
+        ];
+        (fields, message)
     }
 
     /// All counters in the text format of Prometheus.

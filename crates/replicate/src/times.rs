@@ -10,9 +10,6 @@
 use crate::ltx::{HEADER_BYTES, Reader};
 use crate::store::{Entry, Store};
 use anyhow::Result;
-use jiff::Timestamp;
-use jiff::civil::DateTime;
-use jiff::tz::TimeZone;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// A listed time may be too early by this much: listings have whole seconds.
@@ -32,15 +29,6 @@ pub enum Tie {
 /// A duration in milliseconds.
 pub fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// Parses a time of RFC 3339 into milliseconds since 1970, rounded up; without an offset it is in
-/// UTC.
-pub fn parse(text: &str) -> Option<i64> {
-    let is_plain = || text.bytes().all(|b| b.is_ascii_digit() || b"-: T.".contains(&b));
-    let utc = || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok().map(|time| time.timestamp());
-    let time = text.parse::<Timestamp>().ok().or_else(|| is_plain().then(utc).flatten())?;
-    i64::try_from(time.as_nanosecond().saturating_add(999_999).div_euclid(1_000_000)).ok()
 }
 
 /// A time for messages.

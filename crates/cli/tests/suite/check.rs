@@ -243,7 +243,7 @@ fn a_log_whose_session_ended() {
     for more in [None, Some(7)] {
         let db = died_unmarked(4);
         more.inspect(|more| db.write_without_onewrite(*more));
-        expect(0, &["convert"], &db.home, &["converted"]);
+        expect(0, &["research", "convert"], &db.home, &["converted"]);
         check(&db, 0, &["app.db: sound. Checked"]);
         db.assert_sound_with(4 + more.map_or(0, |more| more + 1));
     }
@@ -406,6 +406,7 @@ fn a_page_of_a_table_that_is_damaged() {
         assert_eq!(db.files(), before);
     }
     let found = json(&closed, &[]);
+    assert!(found["seconds"].is_number(), "{found}");
     assert_eq!((&found["verdict"], &found["status"]), (&"damaged".into(), &1.into()), "{found}");
     assert_eq!((&found["checked"], &found["not_checked"]), (&["file", "tables"][..].into(), &serde_json::json!([])));
     assert_eq!(found["findings"].as_array().unwrap().last().unwrap()["grade"], "damage");

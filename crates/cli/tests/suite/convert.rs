@@ -1,4 +1,4 @@
-//! `onewrite convert`: the same rows in pages with room for trailers. A failure leaves the file as
+//! `onewrite research convert`: the same rows in pages with room for trailers. A failure leaves the file as
 //! it was.
 
 use crate::common;
@@ -61,9 +61,9 @@ fn a_converted_database_has_the_same_rows_and_takes_undo_records() {
     let refused = open();
     refused.execute("INSERT INTO note VALUES('new')", []).unwrap_err();
     let why: String = refused.query_row("PRAGMA onewrite_error", [], |row| row.get(0)).unwrap();
-    assert!(why.contains("onewrite convert"), "{why}");
+    assert!(why.contains("onewrite research convert"), "{why}");
     refused.close().unwrap();
-    expect(0, &["convert"], &db.home, &["converted", "248 of them reserved"]);
+    expect(0, &["research", "convert"], &db.home, &["converted", "248 of them reserved"]);
     assert_eq!(std::fs::read(&db.home).unwrap()[20], 248);
     assert_eq!(rows(&stock(&db)), before);
     let ours = open();
@@ -80,7 +80,7 @@ fn a_converted_database_has_the_same_rows_and_takes_undo_records() {
     assert_eq!(rows(&stock).len(), before.len() + 1);
     drop(stock);
     let bytes = std::fs::read(&db.home).unwrap();
-    expect(0, &["convert"], &db.home, &["has the room already"]);
+    expect(0, &["research", "convert"], &db.home, &["has the room already"]);
     assert!(std::fs::read(&db.home).unwrap() == bytes);
     assert!(!db.beside("-onewrite-convert").exists());
 }
@@ -89,7 +89,7 @@ fn a_converted_database_has_the_same_rows_and_takes_undo_records() {
 fn what_cannot_be_converted_stays_as_it_is() {
     let refused = |db: &Db, words: &[&str]| {
         let before = db.files();
-        expect(1, &["convert"], &db.home, words);
+        expect(1, &["research", "convert"], &db.home, words);
         assert_eq!(db.files(), before);
     };
     refused(&crashed(3), &["carries onewrite's mark", "onewrite recover"]);
@@ -120,14 +120,14 @@ fn a_database_in_wal_mode_leaves_it_first_unless_others_have_it_open() {
     let keeps = stock(&wal);
     keeps.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE w(x); INSERT INTO w VALUES(7)").unwrap();
     // Looking at the file in this process would take SQLite's locks away.
-    expect(1, &["convert"], &wal.home, &["in use"]);
+    expect(1, &["research", "convert"], &wal.home, &["in use"]);
     assert!(wal.beside("-wal").exists());
     // Another process was killed with a WAL that is not home yet.
     let left = Db::new();
     for suffix in ["", "-wal", "-shm"] {
         std::fs::copy(wal.beside(suffix), left.beside(suffix)).unwrap();
     }
-    expect(0, &["convert"], &left.home, &["248 of them reserved"]);
+    expect(0, &["research", "convert"], &left.home, &["248 of them reserved"]);
     assert!(!left.beside("-wal").exists() && !left.beside("-shm").exists());
     let stock = stock(&left);
     assert_eq!(stock.query_row("SELECT x FROM w", [], |row| row.get::<_, i64>(0)).unwrap(), 7);
@@ -149,7 +149,7 @@ fn a_wal_beside_a_header_that_does_not_say_so_goes_first() {
         let mut home = std::fs::read(&left.home).unwrap();
         home[18..20].fill(1);
         std::fs::write(&left.home, home).unwrap();
-        expect(0, &["convert", "--to", to], &left.home, &[]);
+        expect(0, &["research", "convert", "--to", to], &left.home, &[]);
         assert!(!left.beside("-wal").exists(), "{to}");
         let stock = stock(&left);
         assert_eq!(stock.query_row("PRAGMA integrity_check", [], |row| row.get::<_, String>(0)).unwrap(), "ok", "{to}");
@@ -209,13 +209,13 @@ fn digest(db: &Connection) -> Vec<String> {
 fn the_way_back_leaves_the_same_content_and_no_reserved_bytes() {
     let db = everything();
     let before = digest(&stock(&db));
-    expect(0, &["convert"], &db.home, &["248 of them reserved"]);
+    expect(0, &["research", "convert"], &db.home, &["248 of them reserved"]);
     assert_eq!(digest(&stock(&db)), before);
-    expect(0, &["convert", "--to", "plain"], &db.home, &["converted", "0 of them reserved"]);
+    expect(0, &["research", "convert", "--to", "plain"], &db.home, &["converted", "0 of them reserved"]);
     assert_eq!(std::fs::read(&db.home).unwrap()[20], 0);
     assert_eq!(digest(&stock(&db)), before);
     let bytes = std::fs::read(&db.home).unwrap();
-    expect(0, &["convert", "--to", "plain"], &db.home, &["no reserved bytes"]);
+    expect(0, &["research", "convert", "--to", "plain"], &db.home, &["no reserved bytes"]);
     assert!(std::fs::read(&db.home).unwrap() == bytes);
     assert!(!db.beside("-onewrite-convert").exists());
 }
@@ -224,7 +224,7 @@ fn the_way_back_leaves_the_same_content_and_no_reserved_bytes() {
 fn what_cannot_be_converted_back_stays_as_it_is() {
     let refused = |db: &Db, words: &[&str]| {
         let before = db.files();
-        expect(1, &["convert", "--to", "plain"], &db.home, words);
+        expect(1, &["research", "convert", "--to", "plain"], &db.home, words);
         assert_eq!(db.files(), before);
     };
     let others = notes();
@@ -235,10 +235,10 @@ fn what_cannot_be_converted_back_stays_as_it_is() {
     refused(&others, &["8 reserved bytes", "not onewrite's"]);
     let nameless = notes();
     stock(&nameless).execute_batch("CREATE TABLE r(rowid, _rowid_, oid); INSERT INTO r VALUES(1, 2, 3)").unwrap();
-    expect(0, &["convert"], &nameless.home, &["248 of them reserved"]);
+    expect(0, &["research", "convert"], &nameless.home, &["248 of them reserved"]);
     refused(&nameless, &["table r", "have no name"]);
     let damaged = notes();
-    expect(0, &["convert"], &damaged.home, &["248 of them reserved"]);
+    expect(0, &["research", "convert"], &damaged.home, &["248 of them reserved"]);
     let mut bytes = std::fs::read(&damaged.home).unwrap();
     bytes[8 * 4096..20 * 4096].fill(0xff);
     std::fs::write(&damaged.home, bytes).unwrap();

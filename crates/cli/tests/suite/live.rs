@@ -135,6 +135,39 @@ break'), (''), (x''), ('return' || char(13, 10) || 'it''s \\r' || char(13));
 }
 
 #[test]
+fn a_dump_says_how_much_it_was() {
+    let db = plain();
+    let dumped = run(&["dump"], &[&db.home]);
+    let (sql, line) = (&dumped.stdout, String::from_utf8(dumped.stderr).unwrap());
+    let bytes = format!("1 table, 200 rows, {},{:03} bytes of SQL", sql.len() / 1000, sql.len() % 1000);
+    assert!(dumped.status.success() && line.contains(&bytes) && line.lines().count() == 1, "{line}");
+    let quiet = run(&["dump", "--quiet"], &[&db.home]);
+    assert!(quiet.status.success() && quiet.stderr.is_empty() && quiet.stdout == *sql);
+}
+
+#[test]
+fn a_backup_says_how_much_it_was() {
+    let db = plain();
+    let (copy, other) = (db.dir.path().join("copy.db"), db.dir.path().join("other.db"));
+    let made = run(&["backup"], &[&db.home, &copy]);
+    let pages = std::fs::metadata(&copy).unwrap().len() / 4096;
+    assert!(said(&made).contains(&format!("copy.db is the copy: {pages} pages, ")), "{}", said(&made));
+    let object = |args: &[&str], to: &Path, status: i32| -> serde_json::Value {
+        let made = run(&[&["backup", "--json"], args].concat(), &[&db.home, to]);
+        assert_eq!(made.status.code(), Some(status), "{}", said(&made));
+        serde_json::from_slice(&made.stdout).unwrap()
+    };
+    let found = object(&["--vacuum"], &other, 0);
+    assert_eq!((found["status"].as_u64(), found["page_bytes"].as_u64()), (Some(0), Some(4096)), "{found}");
+    assert_eq!(found["bytes"].as_u64(), Some(std::fs::metadata(&other).unwrap().len()), "{found}");
+    assert_eq!(found["bytes"].as_u64(), found["pages"].as_u64().map(|pages| pages * 4096), "{found}");
+    assert_eq!((&found["dest"], &found["vacuumed"]), (&other.to_str().unwrap().into(), &true.into()), "{found}");
+    assert!(found["seconds"].is_number(), "{found}");
+    let found = object(&[], &other, 1);
+    assert!(found["status"] == 1 && found["error"].as_str().unwrap().contains("--force"), "{found}");
+}
+
+#[test]
 fn what_cannot_be_dumped() {
     let db = Db::new();
     expect(1, &["dump"], &db.home, &["app.db", "No such file"]);
@@ -382,7 +415,7 @@ fn each_command_names_the_file_and_the_reason() {
         ("backup", &["backup"], &[&other]),
         ("check", &["check"], &[]),
         ("inspect", &["inspect"], &[]),
-        ("convert", &["convert"], &[]),
+        ("convert", &["research", "convert"], &[]),
         ("recover", &["recover"], &[]),
         ("recover", &["recover", "--dry-run"], &[]),
     ];

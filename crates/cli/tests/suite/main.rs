@@ -10,9 +10,12 @@ mod bench_rows;
 #[cfg(feature = "bench")]
 mod bench_schemes;
 mod check;
+mod command;
 mod common;
 mod convert;
 mod inspect;
+mod install;
 mod live;
 mod recover;
 mod replicate;
+mod status;

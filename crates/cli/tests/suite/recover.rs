@@ -45,6 +45,45 @@ fn a_damaged_record() {
     db.assert_sound_with(4);
 }
 
+/// The object of `recover --json`.
+fn json(db: &Db, args: &[&str], status: i32) -> serde_json::Value {
+    let output = common::onewrite(&[&["recover", "--json"], args].concat(), &db.home);
+    assert_eq!(output.status.code(), Some(status), "{}", common::said(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn for_machines() {
+    let db = crashed(15);
+    for (args, dry_run) in [(&["--dry-run"][..], true), (&[], false)] {
+        let found = json(&db, args, 0);
+        assert_eq!((&found["result"], &found["dry_run"]), (&"recovered".into(), &dry_run.into()), "{found}");
+        let of = |name: &str| found[name].as_u64();
+        assert_eq!((of("transactions"), of("first_tid"), of("last_tid")), (Some(15), Some(2), Some(16)), "{found}");
+        assert!(of("pages") > Some(0) && found["lost_tid"].is_null() && found["seconds"].is_number(), "{found}");
+        assert_eq!(found["file"], db.home.to_str().unwrap());
+    }
+    let found = json(&db, &[], 0);
+    assert_eq!((&found["result"], &found["transactions"]), (&"nothing".into(), &serde_json::Value::Null));
+
+    let db = crashed(9);
+    db.flip_log(db.records()[4] + 60);
+    let found = json(&db, &[], 1);
+    assert!(found["status"] == 1 && found["error"].as_str().unwrap().contains("--accept-loss"), "{found}");
+    let found = json(&db, &["--accept-loss"], 0);
+    assert_eq!((found["lost_tid"].as_u64(), found["transactions"].as_u64()), (Some(6), Some(4)), "{found}");
+    assert_eq!(found["log_kept"], db.beside("-onewrite.lost").to_str().unwrap());
+
+    let db = crashed(5);
+    std::fs::remove_file(db.log()).unwrap();
+    let found = json(&db, &["--without-log", "--yes"], 0);
+    assert_eq!((&found["result"], &found["log_kept"]), (&"log_given_up".into(), &serde_json::Value::Null), "{found}");
+
+    let db = crashed(5);
+    std::fs::copy(plain().home, &db.home).unwrap();
+    assert_eq!(json(&db, &["--without-log", "--yes"], 0)["result"], "log_set_aside");
+}
+
 #[test]
 fn accepting_a_loss_where_there_is_none_loses_nothing() {
     let db = crashed(3);

@@ -13,9 +13,11 @@ use onewrite_core::{Engine, Error, LockLevel};
 
 #[test]
 fn a_database_it_cannot_protect_is_refused_with_the_reason() {
-    for (atomic_unit, reserved, why) in
-        [(512, 32, "whole or not at all"), (4096, 0, "onewrite convert"), (4096, 40, "onewrite convert")]
-    {
+    for (atomic_unit, reserved, why) in [
+        (512, 32, "whole or not at all"),
+        (4096, 0, "onewrite research convert"),
+        (4096, 40, "onewrite research convert"),
+    ] {
         let disk = disk(atomic_unit, reserved);
         let before = disk.snapshot_file(Path::new(HOME)).unwrap();
         for scheme in ["dhl-cc", "dhl-tc", "lsmvbt", "mvbt", "mvbt-opt"] {

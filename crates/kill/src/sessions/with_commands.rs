@@ -85,7 +85,7 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// `onewrite convert` may have replaced the session's file.
+    /// `onewrite research convert` may have replaced the session's file.
     pub(super) fn is_moved(&self, number: u64, extended: i32, line: &str) -> bool {
         let says = extended == ffi::SQLITE_READONLY_DBMOVED
             || (extended == ffi::SQLITE_CANTOPEN && commands::says_moved(line));

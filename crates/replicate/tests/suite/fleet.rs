@@ -50,9 +50,9 @@ impl Fleet {
         let url = format!("file://{}", self.dir.path().join("store").display());
         let mut command = Command::new(env!("CARGO_BIN_EXE_onewrite-replicate"));
         match args[0] {
-            "replicate" | "verify" => command.args(args).arg(file).arg(url),
+            "follow" => command.args(args).arg(url).arg(file),
             "unsync" => command.args(args).arg(file),
-            _ => command.args(args).arg(url).arg(file),
+            _ => command.args(args).arg(file).arg(url),
         };
         command.output().unwrap()
     }

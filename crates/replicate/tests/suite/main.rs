@@ -5,6 +5,7 @@ mod fleet;
 mod follow;
 mod modes;
 mod observe;
+mod order;
 mod place;
 mod s3;
 mod ship;

@@ -23,7 +23,11 @@ fn what_is_made_of_a_store_has_the_permissions_of_the_database() {
             let path = place.dir.path().join(name);
             let mut command = Command::new("sh");
             command.args(["-c", "umask 027; exec \"$@\"", "sh"]).arg(place.program(&[]).get_program());
-            let output = command.args(args).arg(place.url()).arg(&path).output().unwrap();
+            match args {
+                ["promote"] => command.args(args).arg(&path).arg(place.url()),
+                _ => command.args(args).arg(place.url()).arg(&path),
+            };
+            let output = command.output().unwrap();
             assert!(output.status.success(), "{}", said(&output));
             mode(&path)
         };
@@ -36,7 +40,7 @@ fn what_is_made_of_a_store_has_the_permissions_of_the_database() {
         fs::set_permissions(&place.file, Permissions::from_mode(0o620)).unwrap();
         place.sql("DELETE FROM t WHERE n = 3");
         assert_eq!(made(&["promote"], "q.db"), wanted);
-        let output = place.program(&["rejoin", &place.url(), place.file.to_str().unwrap()]).output().unwrap();
+        let output = place.program(&["rejoin", place.file.to_str().unwrap(), &place.url()]).output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
         assert_eq!(mode(&place.file), 0o620, "that of the file it takes the place of");
     }

@@ -116,10 +116,10 @@ fn what_verify_promote_and_rejoin_tell_is_a_line_of_json_too() {
     assert_eq!(same["txid"], "0000000000000001");
     place.sql("UPDATE t SET x = 'x'");
     assert_eq!(line(&place, &verify, 2)["event"], "behind");
-    let promoted = line(&place, &["promote", url, other.to_str().unwrap()], 0);
+    let promoted = line(&place, &["promote", other.to_str().unwrap(), url], 0);
     assert_eq!((&promoted["event"], &promoted["was"]), (&"promoted".into(), &"missing".into()));
     assert!(promoted["epoch"] == 2 && promoted["before"].as_str().unwrap().contains(file), "{promoted}");
-    let rejoined = line(&place, &["rejoin", url, file], 0);
+    let rejoined = line(&place, &["rejoin", file, url], 0);
     assert_eq!(rejoined["event"], "rejoined");
     assert!(
         rejoined["pages_differed"].as_u64() > Some(0) && rejoined["kept"] == format!("{file}.diverged"),

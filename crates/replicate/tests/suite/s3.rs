@@ -424,13 +424,13 @@ fn of_two_that_ship_into_one_path_the_second_is_refused_until_it_is_promoted() {
     let second = other.run(&["replicate", "--once", file, &place.url("a/b")]);
     assert_eq!(second.status.code(), Some(3), "{}", said(&second));
     assert!(said(&second).contains(&format!("belongs to {} on ", place.file.display())), "{}", said(&second));
-    let third = other.run(&["promote", &place.url("a/b"), file]);
+    let third = other.run(&["promote", file, &place.url("a/b")]);
     assert_eq!(third.status.code(), Some(1), "{}", said(&third));
     assert!(said(&third).contains("pages differ"), "{}", said(&third));
-    let rejoined = other.run(&["rejoin", &place.url("a/b"), file]);
+    let rejoined = other.run(&["rejoin", file, &place.url("a/b")]);
     assert!(rejoined.status.success(), "{}", said(&rejoined));
     assert_eq!(other.here(), place.here());
-    let promoted = other.run(&["promote", &place.url("a/b"), file]);
+    let promoted = other.run(&["promote", file, &place.url("a/b")]);
     assert!(promoted.status.success(), "{}", said(&promoted));
     other.sql("INSERT INTO t VALUES (200, 'shipped')");
     other.ship();
@@ -443,7 +443,7 @@ fn of_two_that_ship_into_one_path_the_second_is_refused_until_it_is_promoted() {
     assert_eq!(place.restored(&[]), other.here());
     let again = place.run(&["replicate", "--once", place.file.to_str().unwrap(), &place.url("a/b")]);
     assert_eq!(again.status.code(), Some(3), "{}", said(&again));
-    let back = place.run(&["rejoin", &place.url("a/b"), place.file.to_str().unwrap()]);
+    let back = place.run(&["rejoin", place.file.to_str().unwrap(), &place.url("a/b")]);
     assert!(back.status.success(), "{}", said(&back));
     assert_eq!(place.here(), other.here());
     let diverged = Connection::open(format!("{}.diverged", place.file.display())).unwrap();
@@ -535,7 +535,7 @@ fn answers_of_any_length_cost_no_memory() {
         let (dest, other) = (place.dir.path().join("r.db"), place.dir.path().join("p.db"));
         for args in [
             ["restore", &place.url("a/b"), dest.to_str().unwrap()],
-            ["promote", &place.url("a/b"), other.to_str().unwrap()],
+            ["promote", other.to_str().unwrap(), &place.url("a/b")],
         ] {
             let mut command = Command::new("sh");
             let of = place.command(&args);
@@ -684,7 +684,7 @@ fn a_promotion_that_is_killed_at_any_request_can_be_repeated() {
         for requests in 1.. {
             place.bucket.lock().unwrap().objects.clear();
             place.ship();
-            let args = ["promote", &place.url("a/b"), next.to_str().unwrap()];
+            let args = ["promote", next.to_str().unwrap(), &place.url("a/b")];
             let is_killed = place.is_killed(&args, requests, done);
             if is_killed {
                 assert!(!next.exists(), "request {requests}, done: {done}: it has its name too early");
@@ -734,7 +734,7 @@ fn what_was_not_promoted_to_the_end_is_not_shipped() {
         assert!(followed.status.success(), "{}", said(&followed));
         let refused = place.run(&["replicate", "--once", file, &url]);
         assert_eq!(refused.status.code(), Some(3), "{}", said(&refused));
-        let is_killed = place.is_killed(&["promote", &url, file], requests, true);
+        let is_killed = place.is_killed(&["promote", file, &url], requests, true);
         let shipped = place.run(&["replicate", "--once", file, &url]);
         if !is_killed {
             assert!(shipped.status.success() && requests > 4, "{requests}: {}", said(&shipped));
@@ -743,7 +743,7 @@ fn what_was_not_promoted_to_the_end_is_not_shipped() {
         assert!(!shipped.status.success(), "request {requests}: {}", said(&shipped));
         if shipped.status.code() != Some(3) {
             assert!(said(&shipped).contains("onewrite promote"), "{}", said(&shipped));
-            let promoted = place.run(&["promote", &url, file]);
+            let promoted = place.run(&["promote", file, &url]);
             assert!(promoted.status.success(), "{}", said(&promoted));
             assert!(place.run(&["replicate", "--once", file, &url]).status.success());
         }
@@ -758,7 +758,7 @@ fn of_promotions_that_race_one_wins_each_epoch() {
         let racing: Vec<_> = (0..16)
             .map(|n| {
                 let file = place.dir.path().join(format!("{round}-{n}.db"));
-                let mut command = place.command(&["promote", &place.url("a/b"), file.to_str().unwrap()]);
+                let mut command = place.command(&["promote", file.to_str().unwrap(), &place.url("a/b")]);
                 (file, command.spawn().unwrap())
             })
             .collect();
@@ -810,7 +810,7 @@ fn an_owner_that_was_stopped_ends_and_overwrites_nothing() {
         thread::sleep(Duration::from_millis(100 + fastrand::u64(0..300) + round));
         signal(first.0.id(), "STOP");
         let next = place.dir.path().join("next.db");
-        let promoted = place.run(&["promote", &url, next.to_str().unwrap()]);
+        let promoted = place.run(&["promote", next.to_str().unwrap(), &url]);
         assert!(promoted.status.success(), "{}", said(&promoted));
         let moved =
             Place { file: next.clone(), bucket: place.bucket.clone(), server: place.server.clone(), ..Place::new() };
@@ -830,7 +830,7 @@ fn an_owner_that_was_stopped_ends_and_overwrites_nothing() {
         assert!(second.0.wait().unwrap().success(), "{text}");
         assert_eq!(place.restored(&[]), moved.here(), "round {round}");
         writes.join().unwrap();
-        let rejoined = place.run(&["rejoin", &url, file]);
+        let rejoined = place.run(&["rejoin", file, &url]);
         assert!(rejoined.status.success(), "{}", said(&rejoined));
         assert_eq!(place.here(), moved.here());
     }
@@ -1048,7 +1048,7 @@ fn where_commits_wait_one_that_is_promoted_over_in_an_outage_is_fenced() {
     signal(first.0.id(), "STOP");
     place.bucket.lock().unwrap().is_away = false;
     let next = place.dir.path().join("next.db");
-    let promoted = place.run(&["promote", &place.url("a/b"), next.to_str().unwrap()]);
+    let promoted = place.run(&["promote", next.to_str().unwrap(), &place.url("a/b")]);
     assert!(promoted.status.success(), "{}", said(&promoted));
     signal(first.0.id(), "CONT");
     let error = waits.join().unwrap();
@@ -1119,7 +1119,7 @@ fn where_commits_wait_one_that_is_promoted_over_acknowledges_nothing_more() {
         });
         thread::sleep(Duration::from_millis(fastrand::u64(50..300)));
         let next = place.dir.path().join("next.db");
-        let promoted = place.run(&["promote", &place.url("a/b"), next.to_str().unwrap()]);
+        let promoted = place.run(&["promote", next.to_str().unwrap(), &place.url("a/b")]);
         assert!(promoted.status.success(), "{}", said(&promoted));
         let (failed, seen) = writes.join().unwrap();
         assert_eq!(first.0.wait().unwrap().code(), Some(3));
@@ -1130,7 +1130,7 @@ fn where_commits_wait_one_that_is_promoted_over_acknowledges_nothing_more() {
         let moved = Place { file: next, bucket: place.bucket.clone(), server: place.server.clone(), ..Place::new() };
         let _second = moved.sync(&[]);
         insert(&moved.open(Duration::from_secs(5)), 100_000).unwrap();
-        let rejoined = place.run(&["rejoin", &place.url("a/b"), place.file.to_str().unwrap()]);
+        let rejoined = place.run(&["rejoin", place.file.to_str().unwrap(), &place.url("a/b")]);
         assert!(rejoined.status.success(), "{}", said(&rejoined));
         assert_eq!(place.here(), moved.here());
         let followed = place.run(&["follow", "--once", &place.url("a/b"), place.file.to_str().unwrap()]);
@@ -1168,8 +1168,8 @@ fn a_signal_ends_every_command_while_the_store_does_not_answer() {
         for args in [
             &["restore", url, new][..],
             &["verify", file, url],
-            &["promote", url, new],
-            &["rejoin", url, file],
+            &["promote", new, url],
+            &["rejoin", file, url],
             &["follow", url, new],
             &["follow", "--once", url, new],
             &["replicate", file, url],
@@ -1247,8 +1247,8 @@ fn said_by(place: &Place, commands: usize, url: &str, variables: &[(&str, &str)]
         &["restore", url, new][..],
         &["restore", "--timestamp", "2100-01-01T00:00:00Z", url, new],
         &["verify", "--wait", "0s", file, url],
-        &["promote", url, new],
-        &["rejoin", url, file],
+        &["promote", new, url],
+        &["rejoin", file, url],
         &["follow", "--once", url, new],
         &["replicate", "--once", file, url],
     ]
@@ -1364,12 +1364,11 @@ fn no_file_is_ever_open_to_more_than_the_database_was() {
         let mut child = Command::new("sh");
         let of =
             place.command(if command == "follow" { &["follow", "--once"] } else { std::slice::from_ref(&command) });
-        child
-            .args(["-c", "umask 0; exec \"$@\"", "sh"])
-            .arg(of.get_program())
-            .args(of.get_args())
-            .args([&url])
-            .arg(&dest);
+        child.args(["-c", "umask 0; exec \"$@\"", "sh"]).arg(of.get_program()).args(of.get_args());
+        match command {
+            "promote" => child.arg(&dest).arg(&url),
+            _ => child.arg(&url).arg(&dest),
+        };
         child.envs(of.get_envs().filter_map(|(name, value)| Some((name, value?)))).stderr(Stdio::piped());
         let mut child = Killed(child.spawn().unwrap());
         let mut seen = 0;

@@ -460,7 +460,11 @@ fn a_signal_leaves_nothing_of_a_restore() {
             files.filter(|name| !name.starts_with("dest.db-")).collect()
         };
         let mut started = place.program();
-        started.args([command, &place.url()]).arg(dir.join("dest.db")).stderr(Stdio::null());
+        match command {
+            "promote" => started.arg(command).arg(dir.join("dest.db")).arg(place.url()),
+            _ => started.arg(command).arg(place.url()).arg(dir.join("dest.db")),
+        };
+        started.stderr(Stdio::null());
         let mut process = Killed(started.spawn().unwrap());
         wait_until(|| names().iter().any(|name| name.starts_with(prefix)));
         assert!(Command::new("kill").args([signal, &process.0.id().to_string()]).status().unwrap().success());

@@ -166,7 +166,7 @@ fn what_the_shipper_leaves_is_what_the_store_has() {
         let verify = place.program(&["verify", "--wait", "0s"]).arg(&place.file).arg(place.url()).output().unwrap();
         assert_eq!(verify.status.code(), Some(0), "{}", said(&verify));
         assert!(fs::read(&place.file).unwrap() == fs::read(place.restore(&[])).unwrap(), "the restored file differs");
-        let promote = place.program(&["promote", &place.url()]).arg(&place.file).output().unwrap();
+        let promote = place.program(&["promote"]).arg(&place.file).arg(place.url()).output().unwrap();
         assert!(promote.status.success(), "{}", said(&promote));
     }
 }

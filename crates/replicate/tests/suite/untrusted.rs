@@ -54,9 +54,9 @@ fn refused(place: &Place, succeed: &[&str]) -> String {
         &["restore", url, &name(&restored)][..],
         &["verify", "--wait", "0s", file, url],
         &["replicate", "--once", file, url],
-        &["promote", url, &name(&promoted)],
+        &["promote", &name(&promoted), url],
         &["follow", "--once", url, &name(&followed)],
-        &["rejoin", url, file],
+        &["rejoin", file, url],
     ] {
         let output = ended(place.program(args));
         // The store lacks a commit, which `verify` reports by this status.
@@ -131,7 +131,7 @@ fn a_page_count_costs_no_memory() {
     fs::write(place.store().join(BATCH), writer.finish().unwrap().0).unwrap();
     for args in [
         ["verify", place.file.to_str().unwrap(), &place.url()],
-        ["promote", &place.url(), place.file.to_str().unwrap()],
+        ["promote", place.file.to_str().unwrap(), &place.url()],
     ] {
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -v 4000000; exec \"$@\"", "sh"]).arg(place.program(&[]).get_program()).args(args);
@@ -170,13 +170,13 @@ fn the_mark_of_a_promotion_is_a_regular_file() {
         [("it is not a regular file", &fifo), ("it is a symbolic link", &|path| link(path, &secret))];
     for (words, make) in makes {
         make(&mark);
-        let output = ended(place.program(&["promote", &place.url(), promoted.to_str().unwrap()]));
+        let output = ended(place.program(&["promote", promoted.to_str().unwrap(), &place.url()]));
         assert!(!output.status.success() && said(&output).contains(words), "{}", said(&output));
         assert!(!promoted.exists());
     }
     assert_eq!(fs::read(&secret).unwrap(), b"TOPSECRET");
     fs::remove_file(&mark).unwrap();
-    let output = ended(place.program(&["promote", &place.url(), promoted.to_str().unwrap()]));
+    let output = ended(place.program(&["promote", promoted.to_str().unwrap(), &place.url()]));
     assert!(output.status.success() && promoted.exists() && !mark.exists(), "{}", said(&output));
 }
 
@@ -187,7 +187,7 @@ fn a_link_to_a_file_of_the_user_is_not_followed() {
     fs::write(&secret, "TOPSECRET").unwrap();
     for name in [BATCH, "owner.json", "owner.lock"] {
         link(&place.store().join(name), &secret);
-        let output = ended(place.program(&["promote", &place.url(), place.dir.path().join("p.db").to_str().unwrap()]));
+        let output = ended(place.program(&["promote", place.dir.path().join("p.db").to_str().unwrap(), &place.url()]));
         assert!(!output.status.success() && said(&output).contains("it is a symbolic link"), "{}", said(&output));
         assert!(!said(&output).contains("TOPSECRET"), "{}", said(&output));
         assert_eq!(fs::read(&secret).unwrap(), b"TOPSECRET");

@@ -85,7 +85,7 @@ impl Scheme for InPage {
         if !home::has_room(&state.header) {
             return Err(Error::CantOpen(format!(
                 "scheme={name} needs {BYTES} reserved bytes at the end of each page, and {path} has {}: run \
-                 `onewrite convert {path}`, or use scheme=log",
+                 `onewrite research convert {path}`, or use scheme=log",
                 home::reserved(&state.header).unwrap_or(0)
             )));
         }

@@ -18,6 +18,7 @@ mod scratch;
 mod shell;
 mod tables;
 mod verdict;
+mod who;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use onewrite_core::environment;
@@ -60,6 +61,7 @@ enum Command {
     Unsync(replicate::Args),
     /// Compare a database with what a store has
     Verify(replicate::Args),
+    Who(who::Args),
 }
 
 fn main() -> ExitCode {
@@ -90,6 +92,7 @@ fn main() -> ExitCode {
         Command::Shell(args) => shell::run(&args),
         Command::Unsync(args) => replicate::run("unsync", &args),
         Command::Verify(args) => replicate::run("verify", &args),
+        Command::Who(args) => who::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -16,3 +16,4 @@ mod inspect;
 mod live;
 mod recover;
 mod replicate;
+mod who;

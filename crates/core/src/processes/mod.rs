@@ -30,6 +30,13 @@ use crate::log::group::Durability;
 use crate::log::ring::Stream;
 use crate::shared::member::{self, Member, Taken};
 use crate::shared::tail::Reach;
+use crate::shared::users;
+
+/// Names the process that has the turn.
+pub fn another_writes(member: Option<&Member>) -> Error {
+    let holder = member.map_or(String::new(), Member::holder);
+    Error::Busy(format!("another process is writing the database through onewrite{holder}"))
+}
 
 impl Database {
     /// Waits until `deadline`. With `firm`, a transaction begins, which [`Database::leave`] ends;
@@ -73,7 +80,7 @@ impl Database {
             // A lease can end at any time: nothing that concerns others happens under it.
             Taken::Anew if !firm => return Ok(true),
             Taken::Not => {
-                return Err(Error::Busy("another process is writing the database through onewrite".into()));
+                return Err(another_writes(Some(&member)));
             }
             Taken::Anew | Taken::FromDead(_) => {}
         }
@@ -161,8 +168,9 @@ impl Database {
             Ok(false) => {
                 member::end_admin(&member.log)?;
                 Err(Error::Busy(format!(
-                    "{} is open in another process through onewrite, and this needs it alone",
-                    self.path.display()
+                    "{} is open in another process through onewrite, and this needs it alone{}",
+                    self.path.display(),
+                    users::named(&member.words, Some(member.me))
                 )))
             }
             Err(e) => Err(e),

@@ -1,5 +1,6 @@
-//! The table `onewrite_stats`: name, value and unit of each counter. It exists in every connection
-//! without being created, and takes a schema: `SELECT * FROM onewrite_stats('aux')`.
+//! The tables `onewrite_stats` (name, value and unit of each counter) and `onewrite_who` (the
+//! processes that use the database). They exist in every connection without being created, and take
+//! a schema: `SELECT * FROM onewrite_stats('aux')`.
 
 #![allow(unsafe_code)]
 
@@ -13,30 +14,89 @@ use super::library::{Sql, status_of};
 use crate::sqlite::api::c_text;
 use crate::sqlite::ffi::{IndexInfo, Module, Opaque, Vtab, VtabCursor, code, sql};
 
-/// Its methods. Without `xCreate` there is no `CREATE VIRTUAL TABLE` of it.
-pub(crate) static MODULE: Module = Module {
-    version: 1,
-    create: None,
-    connect: Some(connect),
-    best_index: Some(best_index),
-    disconnect: Some(disconnect),
-    destroy: None,
-    open: Some(open),
-    close: Some(close),
-    filter: Some(filter),
-    next: Some(next),
-    eof: Some(eof),
-    column: Some(column),
-    rowid: Some(rowid),
-    unused: [None; 7],
-};
+/// Methods of each table. Without `xCreate` there is no `CREATE VIRTUAL TABLE` of it.
+pub(super) static MODULES: [(&CStr, Module); 2] =
+    [(c"onewrite_stats", methods::<STATS>()), (c"onewrite_who", methods::<WHO>())];
 
-const COLUMNS: &CStr = c"CREATE TABLE onewrite_stats(name TEXT, value NUMERIC, unit TEXT, schema TEXT HIDDEN)";
-const SCHEMA: c_int = 3;
+const fn methods<const N: usize>() -> Module {
+    Module {
+        version: 1,
+        create: None,
+        connect: Some(connect::<N>),
+        best_index: Some(best_index),
+        disconnect: Some(disconnect),
+        destroy: None,
+        open: Some(open),
+        close: Some(close),
+        filter: Some(filter),
+        next: Some(next),
+        eof: Some(eof),
+        column: Some(column),
+        rowid: Some(rowid),
+        unused: [None; 7],
+    }
+}
+
+const STATS: usize = 0;
+const WHO: usize = 1;
+
+/// A table whose rows are the lines of a pragma's answer.
+struct PragmaTable {
+    /// Of table and pragma.
+    name: &'static CStr,
+    columns: &'static CStr,
+    /// The number of the hidden column.
+    schema: c_int,
+    row: fn(&str) -> Option<Vec<Cell>>,
+}
+
+static TABLES: [PragmaTable; 2] = [
+    PragmaTable {
+        name: c"onewrite_stats",
+        columns: c"CREATE TABLE onewrite_stats(name TEXT, value NUMERIC, unit TEXT, schema TEXT HIDDEN)",
+        schema: 3,
+        row: counter,
+    },
+    PragmaTable {
+        name: c"onewrite_who",
+        columns: c"CREATE TABLE onewrite_who(pid INTEGER, command TEXT, state TEXT, activity TEXT, \
+            attached_s INTEGER, writing_s REAL, snapshots INTEGER, snapshot_s INTEGER, behind INTEGER, \
+            ships INTEGER, locks TEXT, schema TEXT HIDDEN)",
+        schema: 11,
+        row: process,
+    },
+];
+
+enum Cell {
+    Text(String),
+    /// NULL if empty.
+    Number(String),
+}
+
+fn counter(line: &str) -> Option<Vec<Cell>> {
+    let (name, value) = line.split_once('=')?;
+    let value = Cell::Number(value.to_owned());
+    Some(vec![Cell::Text(name.to_owned()), value, Cell::Text(Stats::unit(name).to_owned())])
+}
+
+/// The facts of a process, in the order of the columns.
+fn process(line: &str) -> Option<Vec<Cell>> {
+    let fact = |fact: &str| {
+        let (name, value) = fact.split_once('=')?;
+        let value = value.to_owned();
+        Some(if matches!(name, "command" | "state" | "activity" | "locks") && !value.is_empty() {
+            Cell::Text(value)
+        } else {
+            Cell::Number(value)
+        })
+    };
+    line.split('\t').map(fact).collect()
+}
 
 #[repr(C)]
 struct Table {
     base: Vtab,
+    shown: &'static PragmaTable,
     sql: &'static Sql,
     db: *mut Opaque,
 }
@@ -45,14 +105,14 @@ struct Table {
 struct Cursor {
     base: VtabCursor,
     schema: String,
-    rows: Vec<(String, String)>,
+    rows: Vec<Vec<Cell>>,
     at: usize,
 }
 
 // SQLite's promises for the callbacks below: `connect` and `open` made the tables and cursors, one
 // thread at a time uses each, and pointers for answers are valid.
 
-unsafe extern "C" fn connect(
+unsafe extern "C" fn connect<const N: usize>(
     db: *mut Opaque,
     data: *mut c_void,
     _: c_int,
@@ -62,11 +122,12 @@ unsafe extern "C" fn connect(
 ) -> c_int {
     // SAFETY: see above; the data is a leaked `Sql`.
     unsafe {
-        let Some(sql) = data.cast::<Sql>().as_ref() else { return code::INTERNAL };
-        let rc = (sql.declare_vtab)(db, COLUMNS.as_ptr());
+        let (Some(sql), Some(shown)) = (data.cast::<Sql>().as_ref(), TABLES.get(N)) else { return code::INTERNAL };
+        let Some((_, module)) = MODULES.get(N) else { return code::INTERNAL };
+        let rc = (sql.declare_vtab)(db, shown.columns.as_ptr());
         if rc == code::OK {
-            let base = Vtab { module: &raw const MODULE, references: 0, error: std::ptr::null_mut() };
-            table.write(Box::into_raw(Box::new(Table { base, sql, db })).cast());
+            let base = Vtab { module: std::ptr::from_ref(module), references: 0, error: std::ptr::null_mut() };
+            table.write(Box::into_raw(Box::new(Table { base, shown, sql, db })).cast());
         }
         rc
     }
@@ -79,11 +140,12 @@ unsafe extern "C" fn disconnect(table: *mut Vtab) -> c_int {
 }
 
 /// The schema is an argument of `filter`, if there is one.
-unsafe extern "C" fn best_index(_: *mut Vtab, info: *mut IndexInfo) -> c_int {
+unsafe extern "C" fn best_index(table: *mut Vtab, info: *mut IndexInfo) -> c_int {
     // SAFETY: see above; both arrays have as many elements as there are constraints, and are null
     // if there are none.
     unsafe {
         let info = &mut *info;
+        let schema = (*table.cast::<Table>()).shown.schema;
         let count = usize::try_from(info.constraint_count).unwrap_or(0);
         info.index_number = 0;
         info.estimated_cost = 20.0;
@@ -93,7 +155,7 @@ unsafe extern "C" fn best_index(_: *mut Vtab, info: *mut IndexInfo) -> c_int {
         let constraints = slice::from_raw_parts(info.constraints, count);
         let usage = slice::from_raw_parts_mut(info.usage, count);
         for (constraint, usage) in constraints.iter().zip(usage) {
-            if constraint.column != SCHEMA || constraint.op != sql::INDEX_CONSTRAINT_EQ || info.index_number != 0 {
+            if constraint.column != schema || constraint.op != sql::INDEX_CONSTRAINT_EQ || info.index_number != 0 {
                 continue;
             }
             if constraint.usable == 0 {
@@ -135,21 +197,20 @@ unsafe extern "C" fn filter(
     let name = c_text(&schema);
     // SAFETY: the connection that the table belongs to is open.
     let outcome = catch_unwind(AssertUnwindSafe(|| unsafe {
-        match table.sql.pragma(table.db, &name, c"onewrite_stats") {
+        match table.sql.pragma(table.db, &name, table.shown.name) {
             Some(answer) => answer,
             None => Err(status_of(table.sql, table.db, &name)),
         }
     }));
     match outcome.unwrap_or_else(|_| Err("internal error".to_owned())) {
         Ok(text) => {
-            let row = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-            cursor.rows = text.lines().filter_map(row).collect();
+            cursor.rows = text.lines().filter_map(table.shown.row).collect();
             (cursor.schema, cursor.at) = (schema, 0);
             code::OK
         }
         Err(why) => {
             // SQLite frees it, and has freed the text before it.
-            table.base.error = table.sql.copy(&format!("onewrite_stats: {why}"));
+            table.base.error = table.sql.copy(&format!("{}: {why}", table.shown.name.to_string_lossy()));
             code::ERROR
         }
     }
@@ -172,14 +233,16 @@ unsafe extern "C" fn column(cursor: *mut VtabCursor, context: *mut Opaque, colum
     unsafe {
         let cursor = &*cursor.cast::<Cursor>();
         let sql = (*cursor.base.vtab.cast::<Table>()).sql;
-        let Some((name, value)) = cursor.rows.get(cursor.at) else { return code::OK };
-        match (column, value.parse::<i64>(), value.parse::<f64>()) {
-            (0, ..) => sql.answer(context, name),
-            (1, Ok(number), _) => (sql.result_int64)(context, number),
-            (1, _, Ok(number)) => (sql.result_double)(context, number),
-            (1, ..) => sql.answer(context, value),
-            (2, ..) => sql.answer(context, Stats::unit(name)),
-            _ => sql.answer(context, &cursor.schema),
+        let Some(row) = cursor.rows.get(cursor.at) else { return code::OK };
+        match usize::try_from(column).ok().and_then(|column| row.get(column)) {
+            Some(Cell::Text(text)) => sql.answer(context, text),
+            Some(Cell::Number(text)) => match (text.parse::<i64>(), text.parse::<f64>()) {
+                (Ok(number), _) => (sql.result_int64)(context, number),
+                (_, Ok(number)) => (sql.result_double)(context, number),
+                _ if text.is_empty() => (sql.result_null)(context),
+                _ => sql.answer(context, text),
+            },
+            None => sql.answer(context, &cursor.schema),
         }
     }
     code::OK

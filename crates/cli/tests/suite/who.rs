@@ -6,6 +6,8 @@ use common::{Db, plain};
 use onewrite_rusqlite::{last_error, open};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +16,10 @@ use std::time::{Duration, Instant};
 const FILE: &str = "ONEWRITE_TEST_WHO";
 const SQL: &str = "ONEWRITE_TEST_WHO_SQL";
 const STOCK: &str = "ONEWRITE_TEST_WHO_STOCK";
+
+/// The name of such a process would forge a line and clear the screen.
+const HOSTILE: &str = "evil\n\u{1b}[2Jname";
+const ESCAPED: &str = "evil\\n\\u{1b}[2Jname";
 
 /// In a process of its own: runs statements, and stays until its input ends.
 #[test]
@@ -42,7 +48,7 @@ struct Other {
 impl Other {
     fn run(db: &Db, stock: bool, sql: &str) -> Other {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["who::child", "--exact", "--nocapture"]).env(FILE, &db.home).env(SQL, sql);
+        command.arg0(HOSTILE).args(["who::child", "--exact", "--nocapture"]).env(FILE, &db.home).env(SQL, sql);
         if stock {
             command.env(STOCK, "1");
         }
@@ -115,11 +121,12 @@ fn each_process_with_what_it_holds() {
     assert_eq!((&reads["activity"], &reads["snapshots"]), (&"reading".into(), &1.into()), "{seen:#}");
     assert_eq!(reads["behind"], 1, "{seen:#}");
     assert!((1..60).contains(&reads["snapshot_s"].as_u64().unwrap()), "{seen:#}");
-    assert!(reads["command"].as_str().unwrap().contains("who::child --exact"), "{seen:#}");
+    assert_eq!(reads["command"], format!("{HOSTILE} who::child --exact --nocapture"), "{seen:#}");
 
     let table = who(&[], &db);
     assert!(table.status.success(), "{table:?}");
     let table = text(&table);
+    assert!(table.contains(&format!("{ESCAPED} who::child")) && !table.contains('\u{1b}'), "{table}");
     assert!(table.contains("the writer's place") && table.contains("1 snapshot for "), "{table}");
     assert!(table.contains(&format!("The file stays marked because of process {} (writing for ", writer.pid())));
     writer.end();
@@ -135,9 +142,9 @@ fn a_stopped_and_a_killed_process_are_said_so() {
     waiter.busy_timeout(Duration::from_millis(50)).unwrap();
     waiter.execute_batch(ROW).unwrap_err();
     let said = last_error().unwrap();
-    let named = format!(" s by process {} (suite-", writer.pid());
+    let named = format!(" s by process {} ({ESCAPED} who::child)", writer.pid());
     assert!(said.contains("another process is writing the database through onewrite: held for "), "{said}");
-    assert!(said.contains(&named) && said.ends_with("who::child)"), "{said}");
+    assert!(said.ends_with(&named), "{said}");
 
     writer.signal("-STOP");
     let until = Instant::now() + Duration::from_secs(10);
@@ -174,7 +181,8 @@ fn a_process_of_stock_sqlite_and_its_locks() {
     waiter.execute_batch(ROW).unwrap_err();
     let said = last_error().unwrap();
     assert!(
-        said.contains(&format!(": process {} (suite-", stock.pid())) && said.ends_with(" holds RESERVED"),
+        said.contains(&format!(": process {} ({ESCAPED} who::child)", stock.pid()))
+            && said.ends_with(" holds RESERVED"),
         "{said}"
     );
     stock.end();
@@ -187,4 +195,31 @@ fn a_process_at_rest_has_it_open() {
     let rests = Other::run(&db, false, "SELECT count(*) FROM t");
     let seen = told(&db);
     assert_eq!((&seen["marked"], &row(&seen, rests.pid())["activity"]), (&false.into(), &"open".into()), "{seen:#}");
+}
+
+#[test]
+fn a_user_sees_the_processes_of_others() {
+    if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
+        eprintln!("skipped: only root has processes of two users");
+        return;
+    }
+    let db = plain();
+    let program = db.dir.path().join("onewrite");
+    std::fs::copy(env!("CARGO_BIN_EXE_onewrite"), &program).unwrap();
+    for (path, mode) in [(db.dir.path(), 0o755), (&program, 0o755), (&db.home, 0o644)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let as_other = || {
+        let output = Command::new(&program).args(["who", "--json"]).arg(&db.home).uid(65534).gid(65534).output();
+        let output = output.unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+    };
+    let writer = Other::run(&db, false, &format!("{ROW}; BEGIN IMMEDIATE; {ROW}"));
+    let seen = as_other();
+    let row = row(&seen, writer.pid());
+    assert_eq!((&row["activity"], &row["state"]), (&"writing".into(), &"running".into()), "{seen:#}");
+    writer.end();
+    let stock = Other::run(&db, true, &format!("BEGIN IMMEDIATE; {ROW}"));
+    let seen = as_other();
+    assert_eq!(self::row(&seen, stock.pid())["activity"], "locking", "{seen:#}");
 }

@@ -5,7 +5,7 @@ use crate::html;
 use crate::parameters::card;
 use crate::parameters::options::Common;
 use crate::report;
-use crate::runner::Outcome;
+use crate::runner::RunOutcome;
 use crate::text::wrap;
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
@@ -14,18 +14,18 @@ use std::path::PathBuf;
 
 /// The files asked for, opened first: a name that cannot be written must not cost the user the time
 /// of a measurement.
-pub struct Files {
+pub struct OutputFiles {
     json: Option<(PathBuf, File)>,
     html: Option<(PathBuf, File)>,
     trace: Option<(PathBuf, File)>,
 }
 
-impl Files {
-    pub fn create(common: &Common) -> Result<Files> {
+impl OutputFiles {
+    pub fn create(common: &Common) -> Result<OutputFiles> {
         let create = |path: &PathBuf| -> Result<(PathBuf, File)> {
             Ok((path.clone(), File::create(path).with_context(|| path.display().to_string())?))
         };
-        Ok(Files {
+        Ok(OutputFiles {
             json: common.json.as_ref().map(create).transpose()?,
             html: common.html.as_ref().map(create).transpose()?,
             trace: common.simulated.trace.as_ref().map(create).transpose()?,
@@ -46,10 +46,10 @@ impl Files {
     }
 
     /// Writes all that were asked for of a job, and prints the table.
-    pub fn finish(mut self, common: &Common, outcome: &Outcome) -> Result<()> {
+    pub fn finish(mut self, common: &Common, outcome: &RunOutcome) -> Result<()> {
         ensure!(!outcome.rows.is_empty(), "nothing was measured");
         let trace = self.trace.take();
-        let json = report::Json { parameters: &outcome.parameters, results: &outcome.rows };
+        let json = report::ReportJson { parameters: &outcome.parameters, results: &outcome.rows };
         self.write(&json, || html::page(outcome, &common.wear))?;
         if let Some((path, file)) = trace {
             let mut file = BufWriter::new(file);
@@ -65,7 +65,7 @@ impl Files {
     }
 }
 
-fn print(common: &Common, outcome: &Outcome) -> std::io::Result<()> {
+fn print(common: &Common, outcome: &RunOutcome) -> std::io::Result<()> {
     let (parameters, rows) = (&outcome.parameters, &outcome.rows);
     let mut out = std::io::stdout().lock();
     // A file has room.

@@ -4,8 +4,7 @@
 //! section of every engine and workload. The order of the engines turns from run to run, so that
 //! drift (other programs, heat, the device's own housekeeping) does not always hit the same one.
 //!
-//! Folders and files, in the order of their imports: each imports only from those above it. A suite
-//! takes [`Args`].
+//! Folders and files, in the order of their imports: each imports only from those above it.
 //!
 //! | folder | duty |
 //! |---|---|
@@ -41,8 +40,7 @@ use commands::{advise, compare, sweep};
 pub use engines::sql;
 use numbers::measure;
 pub use parameters::given::Given;
-use parameters::options;
-use std::path::PathBuf;
+use parameters::suite::SuiteOptions;
 use std::sync::atomic::Ordering;
 use suites::{crowd, schemes, vm};
 
@@ -96,36 +94,9 @@ pub struct Args {
     /// as root), vm (the writes of an insert on F2FS and other file systems of Debian's kernel, in
     /// a virtual machine; as root, with QEMU, which is installed with apt-get where it is missing)
     #[arg(long, value_name = "NAME", default_value = suites::ALL[0].name)]
-    pub(crate) suite: suites::Chosen,
-    /// Measure only this one: stock/delete, stock/truncate, stock/persist, stock/wal-full,
-    /// stock/wal-normal, onewrite/log, onewrite/log-live (reads of a database this process writes),
-    /// onewrite/wal-opt, onewrite/dash, onewrite/off, onewrite/off-opt, lmdb, redb, floor, or one of
-    /// a --library; may be repeated. Of the suite schemes: only this figure (ls-mvbt-6, -9, -10, -11,
-    /// -12, dhl-7, -8, -10, -11)
-    #[arg(long, value_name = "ENGINE/PRESET")]
-    pub(crate) only: Vec<String>,
-    /// Do this: insert, update, delete, lookup (a row by its key), scan (the whole table),
-    /// lookup-cold, scan-cold (which begin with nothing of the file in the kernel's cache),
-    /// recovery-kill-10, -160, -2560 (opening after a process was killed behind so many inserts),
-    /// recovery-cut-10, -160, -2560 (after a power cut), mobibench-insert, -update, -delete,
-    /// androbench-insert, -update, -delete, rl (RL Benchmark), dbbench (DB Bench), bulk (1.5
-    /// million rows in a transaction), open-insert-close, attach (two files), tabs (a browser's
-    /// threads), gmail, facebook, hangouts, kakaotalk (app profiles), replay (a file of SQL); may
-    /// be repeated. recovery, mobibench and androbench are all of those that begin so. A name that
-    /// is wrong lists them with a line on each [default: insert, update, delete]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) workload: Vec<workload::Asked>,
-    /// Measure the stock modes of this libsqlite3.so too; may be repeated. Of the suites phone and
-    /// vm: one built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE, for the counts on F2FS
-    #[arg(long, value_name = "FILE")]
-    pub(crate) library: Vec<PathBuf>,
-    /// Measure LMDB and redb too: the bare commit of a key-value store, as durable
-    #[arg(long)]
-    pub(crate) peers: bool,
+    pub(crate) suite: suites::SuiteName,
     #[command(flatten)]
-    pub(crate) common: options::Common,
-    #[command(flatten)]
-    pub(crate) crowd: crowd::Options,
+    pub(crate) options: SuiteOptions,
     /// Do one section under a tracer (the bench calls itself with this)
     #[arg(long, hide = true, value_name = "JSON")]
     traced: Option<String>,
@@ -135,7 +106,7 @@ pub struct Args {
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Subcommand {
     Compare(compare::Compare),
-    Sweep(Box<sweep::Sweep>),
+    Sweep(Box<sweep::SweepOptions>),
     Advise(Box<advise::Advise>),
 }
 
@@ -149,7 +120,7 @@ pub fn run(mut args: Args, given: Given) -> Result<()> {
             _ => runner::traced(json),
         };
     }
-    if let Some(json) = &args.crowd.worker {
+    if let Some(json) = &args.options.crowd.worker {
         return crowd::process(json);
     }
     ctrlc::set_handler(|| {
@@ -162,8 +133,8 @@ pub fn run(mut args: Args, given: Given) -> Result<()> {
         None => {
             let suite = args.suite.0;
             given.all_in(suite.heeds, &format!("the suite {}", suite.name))?;
-            args.common.tell(given);
-            (suite.run)(&args)
+            args.options.common.tell(given);
+            (suite.run)(&args.options)
         }
         Some(Subcommand::Compare(options)) => compare::run(&options),
         Some(Subcommand::Sweep(mut options)) => {

@@ -4,7 +4,7 @@ use crate::look::{Behind, Log, Look, SlotFound, counted, grouped};
 use crate::tables::{self, Tables, progress};
 use crate::verdict::{Findings, Part, not_checked};
 use anyhow::{Context, Result};
-use onewrite_core::inspect::home::{self, Kind, State};
+use onewrite_core::inspect::home::{self, FileKind, State};
 use onewrite_core::inspect::layout::wal::SUFFIX as WAL_SUFFIX;
 use onewrite_core::inspect::layout::{be_u32, home as at};
 use onewrite_core::inspect::path_beside;
@@ -92,7 +92,7 @@ fn line(json: &Value) -> String {
 const LOOKS: u32 = 3;
 
 fn in_wal_mode(look: &Look) -> bool {
-    look.first.get(at::WRITE_VERSION) == Some(&2) || look.state.kind == Kind::Wal || look.wal.is_some()
+    look.first.get(at::WRITE_VERSION) == Some(&2) || look.state.kind == FileKind::Wal || look.wal.is_some()
 }
 
 /// Checks a database, again where others were in the way.
@@ -246,22 +246,22 @@ fn check(look: &Look, f: &mut Findings) {
 fn check_kind(look: &Look, f: &mut Findings) -> bool {
     let file = look.repair.path().display();
     match look.state.kind {
-        Kind::Empty if look.mark.is_some() => f.ok(format!("{file} carries the mark and has no page yet")),
-        Kind::Empty => f.ok(format!("{file} is empty: a database that has no table yet")),
-        Kind::Database => return true,
-        Kind::Wal => {
+        FileKind::Empty if look.mark.is_some() => f.ok(format!("{file} carries the mark and has no page yet")),
+        FileKind::Empty => f.ok(format!("{file} is empty: a database that has no table yet")),
+        FileKind::Database => return true,
+        FileKind::Wal => {
             f.note(format!("{file} is in WAL mode: the next open through onewrite takes it out of it"));
             return true;
         }
-        Kind::Foreign if !look.first.starts_with(at::MAGIC) => {
+        FileKind::Foreign if !look.first.starts_with(at::MAGIC) => {
             f.damage(format!(
                 "{file} is not a SQLite database, or it is encrypted: it does not begin with \"SQLite format 3\""
             ));
         }
-        Kind::Foreign if look.first.len() < at::HEADER_BYTES => {
+        FileKind::Foreign if look.first.len() < at::HEADER_BYTES => {
             f.damage(format!("{file} ends within the header: {} bytes of {}", look.first.len(), at::HEADER_BYTES));
         }
-        Kind::Foreign => {
+        FileKind::Foreign => {
             let version = |i: usize| look.first.get(i).copied().unwrap_or(0);
             let (write, read) = (version(at::WRITE_VERSION), version(at::READ_VERSION));
             if home::page_bytes(&look.first).is_none() {

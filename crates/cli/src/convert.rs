@@ -13,7 +13,7 @@ use onewrite_core::Repair;
 use onewrite_core::disk::OpenMode;
 use onewrite_core::inspect::Judgement;
 use onewrite_core::inspect::has_room;
-use onewrite_core::inspect::home::{Kind, State, reserved};
+use onewrite_core::inspect::home::{FileKind, State, reserved};
 use onewrite_core::inspect::layout::trailer;
 use onewrite_core::inspect::path_beside;
 use onewrite_core::text::Printable;
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let mut repair = Repair::open(disk(), &args.file, OpenMode::ReadWrite)?;
     // A process that died as it took the database out of WAL mode leaves a WAL beside a header that
     // does not say so.
-    if repair.state()?.kind == Kind::Wal || wal_beside(repair.path()).is_some() {
+    if repair.state()?.kind == FileKind::Wal || wal_beside(repair.path()).is_some() {
         drop(repair);
         leave_wal_mode(&args.file)?;
         repair = Repair::open(disk(), &args.file, OpenMode::ReadWrite)?;
@@ -108,10 +108,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let state = repair.state()?;
     match state.kind {
-        Kind::Database => {}
-        Kind::Empty => bail!("{file} has no page yet: an in-page scheme makes room by itself in a new database"),
-        Kind::Wal => bail!("{file} was changed to WAL mode meanwhile"),
-        Kind::Foreign => bail!("{file} is not a database, or shorter than its header states"),
+        FileKind::Database => {}
+        FileKind::Empty => bail!("{file} has no page yet: an in-page scheme makes room by itself in a new database"),
+        FileKind::Wal => bail!("{file} was changed to WAL mode meanwhile"),
+        FileKind::Foreign => bail!("{file} is not a database, or shorter than its header states"),
     }
     let (has, wanted) = (reserved(&state.header).unwrap_or(0), args.to.reserved_bytes(state.page_bytes));
     let said = if has == wanted {

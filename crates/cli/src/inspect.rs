@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use onewrite_core::inspect::ScanEnd;
 use onewrite_core::inspect::Slot;
-use onewrite_core::inspect::home::{self, Kind, Mark};
+use onewrite_core::inspect::home::{self, FileKind, HomeMark};
 use onewrite_core::inspect::layout::home as at;
 use onewrite_core::inspect::layout::slot::PAGE_COUNT_IN_HOME;
 use onewrite_core::text::{printable, printable_json};
@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(log) => Live::of(look, log, args.limit),
         None => Ok(None),
     })?;
-    if look.state.kind == Kind::Foreign && !look.first.starts_with(at::MAGIC) {
+    if look.state.kind == FileKind::Foreign && !look.first.starts_with(at::MAGIC) {
         bail!("{} is not a SQLite database: it does not begin with \"SQLite format 3\"", args.file.display());
     }
     let text = match args.json {
@@ -82,7 +82,7 @@ fn text(look: &Look, live: Option<&Live>) -> String {
     let mut line = |name: &str, value: String| lines.push(format!("  {name:<16}{value}"));
     line("file", home_text(look));
     line("mark", mark_text(look));
-    if matches!(look.state.kind, Kind::Database | Kind::Wal) {
+    if matches!(look.state.kind, FileKind::Database | FileKind::Wal) {
         line("change counter", look.state.change_counter.to_string());
     }
     if let Some(journal) = &look.hot_journal {
@@ -139,17 +139,19 @@ fn home_text(look: &Look) -> String {
     let bytes = counted(look.home_bytes, "byte");
     let size = || format!("{} of {} bytes", counted(state.page_count.into(), "page"), grouped(state.page_bytes.into()));
     match state.kind {
-        Kind::Empty if look.mark.is_some() => format!("{bytes}: the mark, and no page yet"),
-        Kind::Empty => format!("{bytes}: a database without a table"),
-        Kind::Database => format!("{bytes}: {}", size()),
-        Kind::Wal => format!("{bytes}: {}, in WAL mode (the next open through onewrite takes it out of it)", size()),
-        Kind::Foreign => format!("{bytes}: not a SQLite database, or cut short (see `onewrite check`)"),
+        FileKind::Empty if look.mark.is_some() => format!("{bytes}: the mark, and no page yet"),
+        FileKind::Empty => format!("{bytes}: a database without a table"),
+        FileKind::Database => format!("{bytes}: {}", size()),
+        FileKind::Wal => {
+            format!("{bytes}: {}, in WAL mode (the next open through onewrite takes it out of it)", size())
+        }
+        FileKind::Foreign => format!("{bytes}: not a SQLite database, or cut short (see `onewrite check`)"),
     }
 }
 
 fn mark_text(look: &Look) -> String {
     match home::mark(&look.first) {
-        Some(Mark { session, tid, whole, .. }) => {
+        Some(HomeMark { session, tid, whole, .. }) => {
             let told = match (tid.0, whole.0) {
                 (0, _) => String::new(),
                 (tid, whole) if whole == tid => format!(", home has TID {}", grouped(tid)),
@@ -258,10 +260,10 @@ fn table(live: &Live) -> Table {
 fn json(look: &Look, live: Option<&Live>) -> Value {
     let state = &look.state;
     let kind = match state.kind {
-        Kind::Empty => "empty",
-        Kind::Database => "database",
-        Kind::Wal => "wal",
-        Kind::Foreign => "foreign",
+        FileKind::Empty => "empty",
+        FileKind::Database => "database",
+        FileKind::Wal => "wal",
+        FileKind::Foreign => "foreign",
     };
     let log = look.log.as_ref().map(|log| {
         let slots: Vec<Value> = log.slots.iter().map(slot_json).collect();

@@ -14,8 +14,8 @@ use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::inspect::layout::record as record_layout;
 use onewrite_core::inspect::layout::slot as slot_layout;
 use onewrite_core::inspect::layout::wal::SUFFIX as WAL_SUFFIX;
-use onewrite_core::inspect::{Change, Peek, Record};
 use onewrite_core::inspect::{LogFile, ScanEnd, before_recovery, next_places};
+use onewrite_core::inspect::{PageChange, Peek, Record};
 use onewrite_core::inspect::{path_beside, second_path};
 use onewrite_core::{Error, Result};
 use std::path::{Path, PathBuf};
@@ -282,9 +282,9 @@ impl Entry {
         let mut pages = Vec::new();
         record.for_each(|page, change| {
             match change {
-                Change::Delta(_) => entry.deltas += 1,
-                Change::Fresh(_) => entry.fresh += 1,
-                Change::Image(_) => entry.images += 1,
+                PageChange::Delta(_) => entry.deltas += 1,
+                PageChange::Fresh(_) => entry.fresh += 1,
+                PageChange::Image(_) => entry.images += 1,
             }
             pages.push(page.0);
         });

@@ -8,7 +8,7 @@ use onewrite_core::Error;
 use onewrite_core::Repair;
 use onewrite_core::Report;
 use onewrite_core::disk::OpenMode;
-use onewrite_core::inspect::home::Kind;
+use onewrite_core::inspect::home::FileKind;
 use onewrite_core::text::Printable;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -124,7 +124,7 @@ fn give_up_log(args: &Args, repair: Repair, session: u64) -> Result<String> {
     }
     let state = repair.state()?;
     ensure!(
-        matches!(state.kind, Kind::Database | Kind::Empty),
+        matches!(state.kind, FileKind::Database | FileKind::Empty),
         "{file} is shorter than its header states, so it stays marked: put a whole copy in its place"
     );
     let log = repair.lock_log()?;
@@ -160,7 +160,7 @@ fn unmarked(args: &Args, repair: &Repair) -> Result<String> {
     let journal = repair.hot_journal()?.map(|path| path.display().to_string());
     // A process that died as it wrote left the header of more pages than the file has.
     let is_mended = journal.is_some() || wal_beside(repair.path()).is_some();
-    let is_whole = kind != Kind::Foreign || is_mended;
+    let is_whole = kind != FileKind::Foreign || is_mended;
     ensure!(is_whole, "{file} is not a SQLite database, or it is cut short: nothing was changed");
     let log = repair.lock_log()?;
     let judged = log.as_ref().map(|log| repair.judge(log)).transpose()?;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use onewrite_core::Repair;
-use onewrite_core::inspect::home::{Kind, State};
+use onewrite_core::inspect::home::{FileKind, State};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::look::{counted, grouped};
@@ -18,7 +18,7 @@ const TABLES_MAX: usize = 8;
 
 /// "3 pages of 4,096 bytes, with 2 tables: a (10 rows), b (no row)".
 pub fn of(repair: &Repair, state: &State) -> Result<String> {
-    if state.kind != Kind::Database || state.page_count == 0 {
+    if state.kind != FileKind::Database || state.page_count == 0 {
         return Ok("an empty database, without a page or a table".into());
     }
     let pages = format!("{} of {} bytes", counted(state.page_count.into(), "page"), grouped(state.page_bytes.into()));

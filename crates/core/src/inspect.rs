@@ -8,7 +8,7 @@ pub use crate::disk::beside::{path as path_beside, second_path};
 pub use crate::disk::processes::ProcessLife;
 pub use crate::log::decision::Decision;
 pub use crate::log::file::{LogFile, ScanEnd, log_path, next_places};
-pub use crate::log::record::{Change, Peek, Record};
+pub use crate::log::record::{PageChange, Peek, Record};
 pub use crate::log::slot::{Slot, follows_session};
 pub use crate::log::tombstone::{Tombstone, is_wiped};
 pub use crate::pairing::{Left, Pairing, before_recovery};
@@ -25,7 +25,8 @@ pub mod layout {
 /// The header of a database file, and the mark in it.
 pub mod home {
     pub use crate::sqlite_format::home::{
-        Header, Kind, Mark, State, mark, page_bytes, page_count, put_counter, put_page_count, reserved, unmark,
+        DatabaseHeader, FileKind, HomeMark, State, mark, page_bytes, page_count, put_counter, put_page_count, reserved,
+        unmark,
     };
 }
 
@@ -36,5 +37,5 @@ pub mod journal {
 
 /// SQLite's write-ahead log.
 pub mod wal {
-    pub use crate::sqlite_format::wal::Head;
+    pub use crate::sqlite_format::wal::WalHead;
 }

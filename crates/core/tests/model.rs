@@ -56,7 +56,7 @@ mod types {
 use disk::{DiskFile, FileId, LockKind};
 use group::{Audience, Durability, Group};
 use inspect::home::State;
-use queue::{Claim, ConnectionId, Kept, Patience, WriterQueue};
+use queue::{ConnectionId, HoldLimits, Patience, TurnClaim, WriterQueue};
 use shuttle::rand::Rng;
 use types::Tid;
 
@@ -346,20 +346,20 @@ impl Model {
     fn commit(&self, me: ConnectionId) -> bool {
         let mut rng = shuttle::rand::thread_rng();
         if rng.r#gen() {
-            self.queue.acquire(me, Claim::Tentative(Duration::ZERO), LONG);
+            self.queue.acquire(me, TurnClaim::Tentative(Duration::ZERO), LONG);
         }
         // As under a busy handler, whose sleep may get the place tentatively.
         let mut ticket = None;
-        let kept = Patience { all: LONG, kept: Some(Kept { held: Duration::ZERO, inside: Duration::ZERO }) };
+        let kept = Patience { all: LONG, kept: Some(HoldLimits { held: Duration::ZERO, inside: Duration::ZERO }) };
         for _ in 0..rng.gen_range(0..3) {
-            if self.queue.acquire_with(me, Claim::Firm, kept, &mut ticket) {
+            if self.queue.acquire_with(me, TurnClaim::Firm, kept, &mut ticket) {
                 break;
             }
             if rng.r#gen() {
-                self.queue.acquire_with(me, Claim::Tentative(Duration::ZERO), LONG, &mut ticket);
+                self.queue.acquire_with(me, TurnClaim::Tentative(Duration::ZERO), LONG, &mut ticket);
             }
         }
-        assert!(self.queue.acquire_with(me, Claim::Firm, LONG, &mut ticket), "nobody is turned away");
+        assert!(self.queue.acquire_with(me, TurnClaim::Firm, LONG, &mut ticket), "nobody is turned away");
         let durability = if rng.gen_ratio(2, 3) { Durability::Flushed } else { Durability::Written };
         let (tid, beside) = {
             let mut writer = self.writer.lock();

@@ -2,10 +2,10 @@
 //!
 //! The first byte of the input chooses the decoder, and whether the checksum is made right first.
 
-use onewrite_core::inspect::home::{self, Kind, State};
+use onewrite_core::inspect::home::{self, FileKind, State};
 use onewrite_core::inspect::layout::{decision, record, slot, wal as wal_layout};
-use onewrite_core::inspect::wal::Head;
-use onewrite_core::inspect::{Change, Decision, Peek, Record, Slot};
+use onewrite_core::inspect::wal::WalHead;
+use onewrite_core::inspect::{Decision, PageChange, Peek, Record, Slot};
 
 use crate::{Reach, files};
 
@@ -72,7 +72,7 @@ fn decision_of(bytes: &[u8]) -> bool {
 }
 
 fn wal_of(bytes: &[u8]) -> bool {
-    let Head::Chain(mut chain) = Head::decode(bytes) else { return false };
+    let WalHead::Chain(mut chain) = WalHead::decode(bytes) else { return false };
     let frames = bytes.get(wal_layout::HEADER_BYTES..).unwrap_or_default();
     let frame_bytes = wal_layout::FRAME_HEAD_BYTES + chain.page_bytes as usize;
     let pages = frames.chunks(frame_bytes).map_while(|frame| chain.next(frame));
@@ -81,8 +81,8 @@ fn wal_of(bytes: &[u8]) -> bool {
 
 fn home_of(bytes: &[u8], file_bytes: u64) -> bool {
     let state = State::of_home(bytes, file_bytes);
-    if state.kind == Kind::Database {
-        let mark = home::Mark {
+    if state.kind == FileKind::Database {
+        let mark = home::HomeMark {
             session: 9,
             tid: onewrite_core::inspect::Tid(8),
             whole: onewrite_core::inspect::Tid(5),
@@ -93,7 +93,7 @@ fn home_of(bytes: &[u8], file_bytes: u64) -> bool {
     }
     let after = state.after(state.tid, state.page_bytes, state.page_count, state.change_counter, None);
     assert!(after.bytes() <= u64::from(u32::MAX) * 65536);
-    state.kind == Kind::Database || home::mark(bytes).is_some()
+    state.kind == FileKind::Database || home::mark(bytes).is_some()
 }
 
 fn record_of(bytes: &[u8], page_bytes: u32) -> bool {
@@ -104,8 +104,8 @@ fn record_of(bytes: &[u8], page_bytes: u32) -> bool {
     found.for_each(|page, change| {
         assert_ne!(page.0, 0, "page 0 was accepted");
         match change {
-            Change::Delta(ranges) | Change::Fresh(ranges) => ranges.apply(&mut image),
-            Change::Image(whole) => image.copy_from_slice(whole),
+            PageChange::Delta(ranges) | PageChange::Fresh(ranges) => ranges.apply(&mut image),
+            PageChange::Image(whole) => image.copy_from_slice(whole),
         }
     });
     assert!(found.bytes() <= bytes.len() as u64);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use onewrite_core::Repair;
 use onewrite_core::disk::OpenMode;
-use onewrite_core::inspect::Change;
+use onewrite_core::inspect::PageChange;
 use onewrite_core::inspect::{LogFile, next_places};
 
 use crate::Reach;
@@ -49,8 +49,8 @@ fn walk(log: &LogFile, slot: &onewrite_core::inspect::Slot, reach: &mut Reach) {
         record.for_each(|page, change| {
             assert_ne!(page.0, 0);
             match change {
-                Change::Delta(ranges) | Change::Fresh(ranges) => ranges.apply(&mut image),
-                Change::Image(whole) => assert_eq!(whole.len(), image.len()),
+                PageChange::Delta(ranges) | PageChange::Fresh(ranges) => ranges.apply(&mut image),
+                PageChange::Image(whole) => assert_eq!(whole.len(), image.len()),
             }
         });
         let mut streamed = 0;

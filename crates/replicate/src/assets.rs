@@ -15,12 +15,12 @@ use clap_mangen::Man;
 /// The pages are named after the commands as typed, `onewrite restore` and so on. They replace
 /// the pages of the same names by `onewrite assets`, which have no options.
 #[derive(clap::Args)]
-pub struct Args {
+pub struct AssetsArgs {
     /// Directory that gets `man1` and `completions`
     dir: PathBuf,
 }
 
-pub fn run(args: &Args, mut command: Command) -> Result<ExitCode> {
+pub fn run(args: &AssetsArgs, mut command: Command) -> Result<ExitCode> {
     let (man, completions) = (args.dir.join("man1"), args.dir.join("completions"));
     for dir in [&man, &completions] {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;

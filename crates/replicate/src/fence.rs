@@ -15,7 +15,7 @@
 //! - Only the owner merges and removes.
 
 use crate::local::{beside, directory, read_small, sync};
-use crate::ltx::{Error, Header, Reader, Writer};
+use crate::ltx::{Header, LtxError, Reader, Writer};
 use crate::rules::{Rule, keeps};
 use crate::store::{BATCHES, Fill, Name, SNAPSHOTS, Store};
 use anyhow::{Context, Result, bail};
@@ -195,7 +195,7 @@ impl fmt::Display for Fenced {
 
 /// Which stores may be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum ClaimMode {
     /// A store without an owner, or the own node's.
     Resume,
     /// Any store.
@@ -223,7 +223,7 @@ pub fn check_is_free(owner: Option<&Owner>, node: &Node) -> Result<()> {
 
 /// This process's right to write into a store.
 #[derive(Clone, Debug)]
-pub struct Claim {
+pub struct StoreClaim {
     node: Node,
     owner: Owner,
     /// A file of this claim counts, so no earlier owner's file comes behind it.
@@ -241,18 +241,18 @@ pub enum Put {
     Foreign,
 }
 
-impl Claim {
+impl StoreClaim {
     /// Claims the store for this process.
-    pub fn take(store: &dyn Store, node: &Node, how: How) -> Result<Claim> {
+    pub fn take(store: &dyn Store, node: &Node, how: ClaimMode) -> Result<StoreClaim> {
         Self::take_above(store, node, how, 0)
     }
 
-    fn take_above(store: &dyn Store, node: &Node, how: How, floor: u64) -> Result<Claim> {
+    fn take_above(store: &dyn Store, node: &Node, how: ClaimMode, floor: u64) -> Result<StoreClaim> {
         let process = format!("{:016x}", getrandom::u64().context("no random numbers")?);
         for _ in 0..TRIES {
             let was = read(store)?;
             let (before, version) = was.map_or((None, None), |(owner, version)| (Some(owner), Some(version)));
-            if how == How::Resume {
+            if how == ClaimMode::Resume {
                 check_is_free(before.as_ref(), node)?;
             }
             let owner = Owner {
@@ -263,13 +263,13 @@ impl Claim {
                 file: node.file.clone(),
                 since: humantime::format_rfc3339_seconds(std::time::SystemTime::now()).to_string(),
                 sync: match how {
-                    How::Resume => node.sync,
-                    How::Promote => node.sync || before.as_ref().is_some_and(|owner| owner.sync),
+                    ClaimMode::Resume => node.sync,
+                    ClaimMode::Promote => node.sync || before.as_ref().is_some_and(|owner| owner.sync),
                 },
                 mode: node.mode.map(octal).or_else(|| before.as_ref().and_then(|owner| owner.mode.clone())),
             };
             let record = serde_json::to_vec_pretty(&owner)?;
-            let claim = Claim { node: node.clone(), owner, first_is_in: false };
+            let claim = StoreClaim { node: node.clone(), owner, first_is_in: false };
             if store.set_owner(version.as_ref(), &record)? {
                 return Ok(claim);
             }
@@ -341,7 +341,7 @@ impl Claim {
         }
         if owner(store)?.is_none() {
             let floor = self.owner.epoch;
-            *self = Claim::take_above(store, &self.node, How::Resume, floor)?;
+            *self = StoreClaim::take_above(store, &self.node, ClaimMode::Resume, floor)?;
             bail!("owner.json was gone from the store, and is there again: what is left there is looked at");
         }
         self.check(store)
@@ -380,7 +380,7 @@ impl Claim {
         };
         match Reader::open(file) {
             Ok(reader) => Ok(reader.header().node == self.node.id),
-            Err(Error::Io(e)) => Err(e).with_context(|| format!("cannot read {name}")),
+            Err(LtxError::Io(e)) => Err(e).with_context(|| format!("cannot read {name}")),
             Err(_) => Ok(false),
         }
     }
@@ -428,7 +428,7 @@ pub struct Tip {
 /// nothing. Returns the batch's transaction; the last `read` was of the one before.
 pub fn shut_out(
     store: &dyn Store,
-    claim: &mut Claim,
+    claim: &mut StoreClaim,
     time_ms: i64,
     read: &mut dyn FnMut(&dyn Store) -> Result<Tip>,
 ) -> Result<u64> {

@@ -52,7 +52,7 @@ impl Parts<'_> {
 }
 
 #[derive(Default)]
-struct Progress {
+struct FetchProgress {
     next: u64,
     used: u64,
     here: BTreeMap<u64, Result<Vec<u8>>>,
@@ -61,16 +61,16 @@ struct Progress {
 
 #[derive(Default)]
 struct Shared {
-    progress: Mutex<Progress>,
+    progress: Mutex<FetchProgress>,
     moved: Condvar,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Progress> {
+    fn lock(&self) -> MutexGuard<'_, FetchProgress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait<'a>(&self, guard: MutexGuard<'a, Progress>) -> MutexGuard<'a, Progress> {
+    fn wait<'a>(&self, guard: MutexGuard<'a, FetchProgress>) -> MutexGuard<'a, FetchProgress> {
         self.moved.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,9 +104,9 @@ impl Shared {
     }
 }
 
-struct Ended<'a>(&'a Shared);
+struct FetchEnd<'a>(&'a Shared);
 
-impl Drop for Ended<'_> {
+impl Drop for FetchEnd<'_> {
     fn drop(&mut self) {
         self.0.lock().ended = true;
         self.0.moved.notify_all();
@@ -161,7 +161,7 @@ pub fn fetch(
     let parts = Parts::of(plan);
     let shared = Shared::default();
     thread::scope(|scope| {
-        let _ended = Ended(&shared);
+        let _ended = FetchEnd(&shared);
         for _ in 0..parts.count.min(THREADS) {
             let started = thread::Builder::new().spawn_scoped(scope, || shared.work(store, &parts));
             started.context("cannot start a thread")?;

@@ -48,13 +48,13 @@ const RECORD_BYTES_MAX: u64 = 64 << 10;
 
 /// Bytes of page 1 by which SQLite distinguishes states.
 const VERSION: std::ops::Range<usize> = 24..40;
-type Version = [u8; 16];
+type StateVersion = [u8; 16];
 /// Bytes of page 1 that opening and closing may change: file format (WAL mode), change counter,
 /// version.
 const VOLATILE: [std::ops::Range<usize>; 3] = [18..20, 24..28, 92..100];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct ReplicaPosition {
     txid: u64,
     /// Sum of the hashes of all pages.
     content: u128,
@@ -63,7 +63,7 @@ struct Place {
 /// The replica cannot go on from its state.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct Ended(String);
+pub struct ReplicaEnded(String);
 
 /// A file that was applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,8 +83,8 @@ pub struct Follower {
     url: String,
     db: Connection,
     page_bytes: u32,
-    at: Place,
-    version: Version,
+    at: ReplicaPosition,
+    version: StateVersion,
     /// When the store was listed last; `None`: list it next.
     listed: Option<Instant>,
     /// The transaction that the replica had then.
@@ -113,18 +113,18 @@ fn leave_wal_mode(image: &mut [u8]) {
     image.get_mut(18..20).unwrap_or_default().fill(1);
 }
 
-fn place(value: &Value) -> Option<Place> {
+fn place(value: &Value) -> Option<ReplicaPosition> {
     let txid = u64::from_str_radix(value["txid"].as_str()?, 16).ok()?;
     let content = u128::from_str_radix(value["content"].as_str()?, 16).ok()?;
-    Some(Place { txid, content })
+    Some(ReplicaPosition { txid, content })
 }
 
-fn told(place: Place) -> Value {
+fn told(place: ReplicaPosition) -> Value {
     json!({"txid": format!("{:016x}", place.txid), "content": format!("{:032x}", place.content)})
 }
 
 /// Writes the record, durably, whole or not at all.
-fn write_record(file: &Path, url: &str, at: Place, next: Place) -> Result<()> {
+fn write_record(file: &Path, url: &str, at: ReplicaPosition, next: ReplicaPosition) -> Result<()> {
     let path = beside(file, "-follow");
     let what = || format!("cannot write {}", path.display());
     let dir = directory(&path);
@@ -136,7 +136,7 @@ fn write_record(file: &Path, url: &str, at: Place, next: Place) -> Result<()> {
 }
 
 /// The record: the store's URL, and the replica's place before and after a commit.
-fn read_record(file: &Path) -> Result<Option<(String, [Place; 2])>> {
+fn read_record(file: &Path) -> Result<Option<(String, [ReplicaPosition; 2])>> {
     let path = beside(file, "-follow");
     let text = read_small(&path, RECORD_BYTES_MAX).with_context(|| format!("cannot read {}", path.display()))?;
     let Some(text) = text else { return Ok(None) };
@@ -202,7 +202,7 @@ impl Follower {
         self.at.txid
     }
 
-    /// Applies all files of the store that are due. After an [`Ended`] it cannot go on.
+    /// Applies all files of the store that are due. After an [`ReplicaEnded`] it cannot go on.
     pub fn step(&mut self, said: &mut dyn FnMut(&Applied)) -> Result<()> {
         let stepped = self.try_step(said);
         if stepped.is_err() {
@@ -267,7 +267,7 @@ impl Follower {
             let (url, path, txid) = (&self.url, self.file.display(), self.at.txid);
             let what =
                 format!("{path} has transaction {txid:x}, and the newest of {url} is {newest:x}: was it emptied?");
-            return Err(Ended(format!("{what} If so, {}", anew(&self.file))).into());
+            return Err(ReplicaEnded(format!("{what} If so, {}", anew(&self.file))).into());
         }
         self.ahead = ahead;
         (self.listed, self.listed_txid) = (Some(Instant::now()), txid);
@@ -281,7 +281,9 @@ impl Follower {
         ensure!((header.min, header.max) == (name.min, name.max), "{name} holds other transactions");
         if header.page_bytes != self.page_bytes {
             let bytes = header.page_bytes;
-            return Err(Ended(format!("the database has pages of {bytes} bytes now: {}", anew(&self.file))).into());
+            return Err(
+                ReplicaEnded(format!("the database has pages of {bytes} bytes now: {}", anew(&self.file))).into()
+            );
         }
         let written = self.write(&mut reader, &header);
         let unlocked = self.db.unlock(LockLevel::None);
@@ -297,7 +299,11 @@ impl Follower {
     }
 
     /// Commits a file. After an error, the lock's end drops the transaction.
-    fn write(&mut self, reader: &mut Reader<Box<dyn Read>>, header: &Header) -> Result<(Place, Version, u32)> {
+    fn write(
+        &mut self,
+        reader: &mut Reader<Box<dyn Read>>,
+        header: &Header,
+    ) -> Result<(ReplicaPosition, StateVersion, u32)> {
         let db = &mut self.db;
         patiently(|| {
             // Begins a new snapshot: this one may not be the newest any more.
@@ -313,7 +319,7 @@ impl Follower {
         if old.get(VERSION) != Some(&self.version[..]) {
             let path = self.file.display();
             let what = format!("{path} has been written to by others, and a replica is for reading");
-            return Err(Ended(format!("{what}: {}", anew(&self.file))).into());
+            return Err(ReplicaEnded(format!("{what}: {}", anew(&self.file))).into());
         }
         let pages_before = u32::try_from(db.size()?.div_euclid(page_bytes))?;
         patiently(|| db.lock(LockLevel::Exclusive))?;
@@ -351,17 +357,17 @@ impl Follower {
             db.truncate(u64::from(header.pages).saturating_mul(page_bytes))?;
         }
         db.prepare(None)?;
-        let next = Place { txid: header.max, content };
+        let next = ReplicaPosition { txid: header.max, content };
         write_record(&self.file, &self.url, self.at, next)?;
         // After an error only the next start finds whether it was committed.
         let committed = db.sync().and_then(|()| db.commit()).and_then(|()| db.read_at(&mut old, 0));
-        committed.map_err(|e| Ended(format!("the commit of transaction {:x} failed: {e}", header.max)))?;
+        committed.map_err(|e| ReplicaEnded(format!("the commit of transaction {:x} failed: {e}", header.max)))?;
         // The replica has a change counter of its own.
         Ok((next, version_of(&old)?, pages))
     }
 }
 
-fn version_of(page: &[u8]) -> Result<Version> {
+fn version_of(page: &[u8]) -> Result<StateVersion> {
     page.get(VERSION).and_then(|version| version.try_into().ok()).context("page 1 is too short")
 }
 
@@ -378,7 +384,7 @@ fn patiently(mut f: impl FnMut() -> onewrite_core::Result<()>) -> Result<()> {
     }
 }
 
-fn read_all(db: &mut Connection) -> Result<(u32, Version, u128)> {
+fn read_all(db: &mut Connection) -> Result<(u32, StateVersion, u128)> {
     ensure!(db.mode() != Mode::Wal, "others have the replica open in WAL mode, which goes past onewrite: close them");
     let mut header = [0; 100];
     db.read_at(&mut header, 0)?;
@@ -450,7 +456,7 @@ pub(crate) fn record(new: &Path, file: &Path, url: &str, txid: u64) -> Result<()
     let page_bytes = page_bytes(&header)?;
     let pages = u32::try_from(restored.metadata().with_context(what)?.len().div_euclid(page_bytes.into()))?;
     let read = |image: &mut [u8], offset| restored.read_exact_at(image, offset).with_context(what);
-    let at = Place { txid, content: content(pages, page_bytes, read)? };
+    let at = ReplicaPosition { txid, content: content(pages, page_bytes, read)? };
     write_record(file, url, at, at)
 }
 

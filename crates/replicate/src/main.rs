@@ -12,7 +12,7 @@ use onewrite_core::text::Printable;
 use onewrite_replicate::compact::Levels;
 use onewrite_replicate::ending::{end_at_signals, finish_at_signals};
 use onewrite_replicate::fence::Fenced;
-use onewrite_replicate::follow::{Applied, Ended, Follower};
+use onewrite_replicate::follow::{Applied, Follower, ReplicaEnded};
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::{Empty, Target};
 use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin, unsync};
@@ -46,7 +46,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     #[command(hide = true)]
-    Assets(assets::Args),
+    Assets(assets::AssetsArgs),
     Follow(Follow),
     Promote(Promote),
     Rejoin(Rejoin),
@@ -222,10 +222,11 @@ struct Follow {
 
 /// End `replicate --sync`: commits wait for the store no more
 ///
-/// After `onewrite replicate --sync` commits to FILE wait for the store, and fail without a shipper,
-/// until this command ends it. Stop everything that uses FILE first, also the shipper. Then start
-/// `onewrite replicate` without --sync, which records it in the store: until then `promote` on
-/// another machine makes commits wait there. Commits whose outcome was unknown count from here on.
+/// After `onewrite replicate --sync` commits to FILE wait for the store, and fail without a
+/// shipper, until this command ends it. Stop everything that uses FILE first, also the shipper.
+/// Then start `onewrite replicate` without --sync, which records it in the store: until then
+/// `promote` on another machine makes commits wait there. Commits whose outcome was unknown count
+/// from here on.
 ///
 ///     onewrite unsync app.db
 #[derive(clap::Args)]
@@ -331,24 +332,41 @@ fn refuse(error: &clap::Error) -> ! {
     std::process::exit(error.exit_code())
 }
 
-fn replicate(args: &Replicate) -> Result<ExitCode> {
-    let Replicate { file, url, interval, .. } = args;
-    let there = file.try_exists().with_context(|| format!("cannot look at {}", file.display()))?;
-    ensure!(there, "there is no database {}", file.display());
-    end_at_signals()?;
+fn settings(args: &Replicate) -> Result<Settings> {
     ensure!(args.levels.len() <= 8, "--levels names {} times: there are levels 1 to 8", args.levels.len());
     ensure!(args.levels.is_sorted(), "--levels: each level merges files of the one before, its time cannot be shorter");
     let levels = Levels { intervals: args.levels.clone(), keep_batches: args.keep_batches, retention: args.retention };
     let levels = (!args.no_compaction).then_some(levels);
     ensure!(
-        args.sync || !is_signed(file)?,
+        args.sync || !is_signed(&args.file)?,
         "commits to {} wait for a store: add --sync. Where they are to wait no more, stop what uses the database, and `onewrite \
          unsync {0}` first",
-        file.display()
+        args.file.display()
     );
     let sync = args.sync.then_some(args.ship_timeout);
-    let stays = *interval <= STAYS_BELOW;
-    let settings = Settings { snapshot_interval: args.snapshot_interval, levels, sync, background: !args.once, stays };
+    let stays = args.interval <= STAYS_BELOW;
+    Ok(Settings { snapshot_interval: args.snapshot_interval, levels, sync, background: !args.once, stays })
+}
+
+fn tell_shipped(shipped: &Shipped, verbose: bool) {
+    if verbose || shipped.name.min == 1 {
+        let name = shipped.name;
+        let fields = [
+            ("level_of_file", name.level.into()),
+            ("txid", format!("{:016x}", name.max).into()),
+            ("pages", shipped.pages.into()),
+            ("bytes", shipped.bytes.into()),
+        ];
+        say(Level::Info, "shipped", &fields, &shipped.to_string());
+    }
+}
+
+fn replicate(args: &Replicate) -> Result<ExitCode> {
+    let Replicate { file, url, interval, .. } = args;
+    let there = file.try_exists().with_context(|| format!("cannot look at {}", file.display()))?;
+    ensure!(there, "there is no database {}", file.display());
+    end_at_signals()?;
+    let settings = settings(args)?;
     let store = store::open(url)?;
     let is_empty = !Source::look(file)?;
     // A store that cannot be listed may be one that is not there yet.
@@ -361,18 +379,7 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     let mut store = Some(store);
     let begin = || Shipper::new(file, store.take().map_or_else(|| store::open(url), Ok)?, settings.clone());
     let mut shipper = patiently(begin, |e| !args.once && e.is::<Away>(), "not_shipped")?;
-    let mut tell = |shipped: &Shipped| {
-        if args.verbose || shipped.name.min == 1 {
-            let name = shipped.name;
-            let fields = [
-                ("level_of_file", name.level.into()),
-                ("txid", format!("{:016x}", name.max).into()),
-                ("pages", shipped.pages.into()),
-                ("bytes", shipped.bytes.into()),
-            ];
-            say(Level::Info, "shipped", &fields, &shipped.to_string());
-        }
-    };
+    let mut tell = |shipped: &Shipped| tell_shipped(shipped, args.verbose);
     if args.once {
         shipper.last_step(&mut tell)?;
         return Ok(ExitCode::SUCCESS);
@@ -613,7 +620,7 @@ fn run_follow(args: &Follow) -> Result<ExitCode> {
         match follower.step(&mut tell) {
             Ok(()) if trouble.take().is_some() => say(Level::Info, "goes_on", &[], "following goes on"),
             Ok(()) => {}
-            Err(e) if args.once || e.is::<Ended>() => return Err(e),
+            Err(e) if args.once || e.is::<ReplicaEnded>() => return Err(e),
             Err(e) => {
                 COUNTERS.error();
                 let what = format!("{e:#}");

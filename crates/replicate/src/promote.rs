@@ -1,14 +1,14 @@
 //! Taking a store over, and giving way: [`promote`] makes a database the shipped one; [`rejoin`]
 //! replaces a database that lost the store by the store's state.
 
-use crate::fence::{self, Claim, Fenced, How, Node, Owner, Tip, shut_out};
+use crate::fence::{self, ClaimMode, Fenced, Node, Owner, StoreClaim, Tip, shut_out};
 use crate::follow::{self, Follower};
 use crate::local::{Passing, beside, directory, is_there, open_regular, sync};
 use crate::plan::{Target, look_at, newest, plan};
 use crate::report::now_ms;
 use crate::restore::{PRIVATE, check_dest, restore_as};
 use crate::source::{Signed, Source, is_signed, sign_before, sign_replica, sign_waiting, unsign};
-use crate::state::{State, byte_bar, page_bar};
+use crate::state::{HashedState, byte_bar, page_bar};
 use crate::store::{self, Store, list_all};
 use anyhow::{Context, Result, bail, ensure};
 use onewrite_core::Repair;
@@ -75,7 +75,7 @@ pub fn promote(url: &str, file: &Path) -> Result<Promoted> {
     let conditions = store.begin(node.id)?;
     let before = fence::owner(store)?;
     begin(file)?;
-    let mut claim = Claim::take(store, &node, How::Promote).or_else(|e| {
+    let mut claim = StoreClaim::take(store, &node, ClaimMode::Promote).or_else(|e| {
         if e.is::<Fenced>() {
             end(file)?;
         }
@@ -131,8 +131,8 @@ pub(crate) fn check_ended(file: &Path) -> Result<()> {
     Ok(())
 }
 
-fn take_over(store: &dyn Store, claim: &mut Claim, url: &str, file: &Path, was: Was) -> Result<u64> {
-    let aside = Aside::beside(file)?;
+fn take_over(store: &dyn Store, claim: &mut StoreClaim, url: &str, file: &Path, was: Was) -> Result<u64> {
+    let aside = DraftDatabase::beside(file)?;
     if claim.is_sync() {
         // First: a commit that does not wait is then part of what is compared.
         match was {
@@ -197,11 +197,11 @@ fn compare(store: &dyn Store, file: &Path) -> Result<Tip> {
 fn compared(store: &dyn Store, file: &Path) -> Result<Result<Tip, u64>> {
     let Some((source, _)) = Source::pin(file)? else { bail!("{} has no page", file.display()) };
     let bar = page_bar("comparing");
-    let ours = State { page_bytes: source.page_bytes, hashes: source.hashes(&bar)? };
+    let ours = HashedState { page_bytes: source.page_bytes, hashes: source.hashes(&bar)? };
     bar.finish_and_clear();
     let (entries, plan) = look_at(store, |entries| plan(entries, Target::Newest))?;
     let bar = byte_bar("reading the store");
-    let theirs = plan.and_then(|plan| State::read(store, &plan, &bar));
+    let theirs = plan.and_then(|plan| HashedState::read(store, &plan, &bar));
     bar.finish_and_clear();
     let theirs = theirs?;
     if theirs != ours {
@@ -231,21 +231,21 @@ fn tip_of_file(file: &Path, txid: u64) -> Result<Tip> {
 }
 
 /// A database in the making, in a temporary directory beside its later name.
-struct Aside {
+struct DraftDatabase {
     dir: tempfile::TempDir,
     database: PathBuf,
     _passing: Passing,
 }
 
-impl Aside {
-    fn beside(file: &Path) -> Result<Aside> {
+impl DraftDatabase {
+    fn beside(file: &Path) -> Result<DraftDatabase> {
         let dir = directory(file);
         let what = || format!("cannot write in {}", dir.display());
         let access = Permissions::from_mode(0o700);
         let make = || tempfile::Builder::new().prefix(".onewrite-promote-").permissions(access.clone()).tempdir_in(dir);
         let (_passing, dir) = Passing::make(make).with_context(what)?;
         let database = dir.path().join("database");
-        Ok(Aside { dir, database, _passing })
+        Ok(DraftDatabase { dir, database, _passing })
     }
 
     fn clear(&self) -> Result<()> {
@@ -329,7 +329,7 @@ pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
         Err(pages) => pages,
     };
     ensure!(begun || !is_there(&kept)?, "{} is there already: move it away", kept.display());
-    let aside = Aside::beside(file)?;
+    let aside = DraftDatabase::beside(file)?;
     let txid = restore_as(store, &aside.database, Target::Newest, &|| PRIVATE)?.txid;
     let data = file.metadata().with_context(what)?;
     // The owner first, so that the right group gets the group's permissions.

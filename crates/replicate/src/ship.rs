@@ -5,7 +5,7 @@
 //! are those of the store's files, so the store alone has the position, and a killed process leaves
 //! no gap.
 //!
-//! A [`Claim`] guards each new file: it reports when the store belongs to another process.
+//! A [`StoreClaim`] guards each new file: it reports when the store belongs to another process.
 
 mod background;
 mod beside;
@@ -13,15 +13,15 @@ mod beside;
 mod sim;
 
 use crate::compact::{Copy, Levels, Recent, Tee, many_wait, waits_for_snapshot};
-use crate::fence::{self, Claim, Fenced, How, Node, Put, check_is_free};
+use crate::fence::{self, ClaimMode, Fenced, Node, Put, StoreClaim, check_is_free};
 use crate::fetch::Damaged;
 use crate::ltx::{self, Header, Merge, Reader, Writer};
 use crate::plan::{self, Target, look_at, plan};
 use crate::promote::check_ended;
 use crate::report::{COUNTERS, Level, now_ms, say};
 use crate::rules::{Rule, keeps};
-use crate::source::{Changed, Kept, Mark, Place, Session, Source};
-use crate::state::{PageHash, State, byte_bar, hash, index, page_bar};
+use crate::source::{KeptConnection, LogPosition, Mark, Session, Source, StateDiff};
+use crate::state::{HashedState, PageHash, byte_bar, hash, index, page_bar};
 use crate::store::{BATCHES, Entry, Name, SNAPSHOTS, Store};
 use crate::times::millis;
 use anyhow::{Context, Result, bail, ensure};
@@ -74,7 +74,7 @@ pub struct Shipper {
     file: PathBuf,
     store: Arc<dyn Store>,
     settings: Settings,
-    claim: Claim,
+    claim: StoreClaim,
     recent: Recent,
     bad: BTreeSet<Name>,
     tidy_at: Instant,
@@ -87,7 +87,7 @@ pub struct Shipper {
     /// The newest state that was shipped, kept after an error.
     shipped: Option<Mark>,
     /// The connection by which the shipper stays among the database's processes.
-    kept: Kept,
+    kept: KeptConnection,
     stays_since: Option<Instant>,
     /// `Some` with `--sync`.
     session: Option<Session>,
@@ -109,9 +109,9 @@ struct At {
     txid: u64,
     last: Option<Name>,
     /// `None`: no files, or files that make no state.
-    state: Option<State>,
+    state: Option<HashedState>,
     /// Where that state was read in the database's log.
-    place: Option<Place>,
+    place: Option<LogPosition>,
     compared: Instant,
     files: Vec<Entry>,
     last_ms: i64,
@@ -136,6 +136,29 @@ struct NextFile<'a> {
     images: Option<Vec<u8>>,
     hashes: &'a [PageHash],
     time_ms: i64,
+}
+
+/// Compares `source` with the state `before`: the pages that the log has `told` of, or all.
+fn compare(at: &mut At, source: &Source, before: Option<HashedState>, told: Option<Vec<u32>>) -> Result<StateDiff> {
+    let bar = page_bar("comparing");
+    let by_log = told.is_some();
+    let changed = match (before, told) {
+        (None, _) => {
+            StateDiff { is_same: false, hashes: source.hashes(&bar)?, pages: source.numbers().collect(), images: None }
+        }
+        (Some(state), told) => {
+            if told.is_none() {
+                at.compared = Instant::now();
+            }
+            source.compare(state.hashes, told.as_deref(), &bar)?
+        }
+    };
+    bar.finish_and_clear();
+    if cfg!(debug_assertions) && by_log {
+        let all = source.hashes(&ProgressBar::hidden())?;
+        assert!(changed.hashes == all, "the log tells of less than has changed");
+    }
+    Ok(changed)
 }
 
 /// A file that was shipped.
@@ -189,7 +212,7 @@ impl Shipper {
                            nobody will notice";
             say(Level::Warning, "unconditional", &[], message);
         }
-        let claim = Claim::take(&*store, &node, How::Resume)?;
+        let claim = StoreClaim::take(&*store, &node, ClaimMode::Resume)?;
         store.tidy()?;
         let sync = settings.sync;
         let mut shipper = Shipper::idle(file.to_owned(), store.into(), settings, claim);
@@ -201,7 +224,7 @@ impl Shipper {
         Ok(shipper)
     }
 
-    fn idle(file: PathBuf, store: Arc<dyn Store>, settings: Settings, claim: Claim) -> Shipper {
+    fn idle(file: PathBuf, store: Arc<dyn Store>, settings: Settings, claim: StoreClaim) -> Shipper {
         Shipper {
             file,
             store,
@@ -215,7 +238,7 @@ impl Shipper {
             at: None,
             seen: None,
             shipped: None,
-            kept: Kept::default(),
+            kept: KeptConnection::default(),
             stays_since: None,
             session: None,
             looked_at: Instant::now(),
@@ -356,7 +379,7 @@ impl Shipper {
                     None => Reader::open(self.store.open(entry.name)?.take(entry.bytes))
                         .and_then(|reader| merge.add(reader)),
                 };
-                if matches!(added, Err(ltx::Error::Damaged(_) | ltx::Error::Unsupported(_))) {
+                if matches!(added, Err(ltx::LtxError::Damaged(_) | ltx::LtxError::Unsupported(_))) {
                     self.bad.insert(entry.name);
                 }
                 added.with_context(|| format!("cannot use {}", entry.name))?;
@@ -466,7 +489,7 @@ impl Shipper {
     }
 
     /// The store's files, and their newest state; an error inside: they make none.
-    fn read_state(&mut self) -> Result<(Vec<Entry>, Result<State>)> {
+    fn read_state(&mut self) -> Result<(Vec<Entry>, Result<HashedState>)> {
         let mut tries = 1;
         loop {
             let (entries, planned) = look_at(&*self.store, |entries| {
@@ -481,7 +504,7 @@ impl Shipper {
                 Err(e) => return Ok((entries, Err(e))),
             };
             let bar = byte_bar("reading the store");
-            let state = State::read(&*self.store, &plan, &bar);
+            let state = HashedState::read(&*self.store, &plan, &bar);
             bar.finish_and_clear();
             match state {
                 Ok(state) => return Ok((entries, Ok(state))),
@@ -567,6 +590,28 @@ impl Shipper {
         Ok(())
     }
 
+    /// Ships every page of the state that `at` has.
+    fn send_snapshot(
+        &mut self,
+        at: &mut At,
+        source: &mut Option<Source>,
+        size: (u32, u32),
+        every_page: &[u32],
+        time_ms: i64,
+    ) -> Result<Shipped> {
+        let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
+        let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
+        let file = NextFile { name, last: None, size, pages: every_page, images: None, hashes, time_ms };
+        let (shipped, _) = self.create(&file, source, false)?;
+        let entry = Entry { name, time_ms, bytes: shipped.bytes };
+        if let Some(background) = &self.background {
+            background.add(entry, Copy::default());
+        }
+        at.add(entry);
+        self.snapshot_failed = None;
+        Ok(shipped)
+    }
+
     /// Ships the difference to the store's state, if any, and a snapshot if due. Calls `stored`
     /// when the store has it. The file `last` must be there.
     fn send(
@@ -593,32 +638,12 @@ impl Shipper {
             }
             _ => None,
         };
-        let by_log = told.is_some();
-        let bar = page_bar("comparing");
-        let changed = match (before, told) {
-            (None, _) => Changed {
-                is_same: false,
-                hashes: source.hashes(&bar)?,
-                pages: source.numbers().collect(),
-                images: None,
-            },
-            (Some(state), told) => {
-                if told.is_none() {
-                    at.compared = Instant::now();
-                }
-                source.compare(state.hashes, told.as_deref(), &bar)?
-            }
-        };
-        bar.finish_and_clear();
-        if cfg!(debug_assertions) && by_log {
-            let all = source.hashes(&ProgressBar::hidden())?;
-            assert!(changed.hashes == all, "the log tells of less than has changed");
-        }
-        let Changed { is_same, hashes, pages, images } = changed;
-        at.place = place.map(Place::without_pages);
+        let changed = compare(at, &source, before, told)?;
+        let StateDiff { is_same, hashes, pages, images } = changed;
+        at.place = place.map(LogPosition::without_pages);
         let page_bytes = source.page_bytes;
         if is_same {
-            at.state = Some(State { page_bytes, hashes });
+            at.state = Some(HashedState { page_bytes, hashes });
             return stored();
         }
         let pages_before = u32::try_from(pages_before)?;
@@ -649,23 +674,12 @@ impl Shipper {
         }
         said(&Shipped { pages_before, ..shipped });
         (at.txid, at.last, at.last_ms) = (name.max, Some(name), time_ms);
-        at.state = Some(State { page_bytes, hashes });
+        at.state = Some(HashedState { page_bytes, hashes });
         if beside {
             self.begin_snapshot(at, source, time_ms);
         } else if snapshot {
-            let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
-            let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
-            let file = NextFile { name, last: None, size, pages: &every_page, images: None, hashes, time_ms };
-            match self.create(&file, &mut source, false) {
-                Ok((shipped, _)) => {
-                    let entry = Entry { name, time_ms, bytes: shipped.bytes };
-                    if let Some(background) = &self.background {
-                        background.add(entry, Copy::default());
-                    }
-                    at.add(entry);
-                    self.snapshot_failed = None;
-                    said(&Shipped { pages_before, ..shipped });
-                }
+            match self.send_snapshot(at, &mut source, size, &every_page, time_ms) {
+                Ok(shipped) => said(&Shipped { pages_before, ..shipped }),
                 // The batch alone makes no state.
                 Err(e) if begins_anew => return Err(e),
                 Err(e) => self.no_snapshot(&e),

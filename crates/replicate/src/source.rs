@@ -43,7 +43,7 @@ pub struct Source {
 }
 
 /// Changes since a state.
-pub struct Changed {
+pub struct StateDiff {
     /// Nothing.
     pub is_same: bool,
     /// Hashes of all pages.
@@ -56,7 +56,7 @@ pub struct Changed {
 
 /// A snapshot's position in a log that other processes share, and the pages that its records name.
 #[derive(Debug)]
-pub struct Place {
+pub struct LogPosition {
     identity: (u64, u64),
     session: String,
     tid: u64,
@@ -65,10 +65,10 @@ pub struct Place {
     pages: Vec<(u32, u64)>,
 }
 
-impl Place {
+impl LogPosition {
     /// Pages changed since the snapshot at `before`, except pages that are new since; `None`: not
     /// known.
-    pub fn changed_since(&self, before: &Place) -> Option<Vec<u32>> {
+    pub fn changed_since(&self, before: &LogPosition) -> Option<Vec<u32>> {
         let goes_on = (self.identity, &self.session) == (before.identity, &before.session);
         let known = goes_on && self.since <= before.tid && before.tid <= self.tid;
         let changed = self.pages.iter().filter(|(_, tid)| *tid > before.tid).map(|(page, _)| *page);
@@ -76,19 +76,19 @@ impl Place {
     }
 
     /// Drops the pages: this place is only compared with later ones.
-    pub fn without_pages(mut self) -> Place {
+    pub fn without_pages(mut self) -> LogPosition {
         self.pages = Vec::new();
         self
     }
 
     /// Parses the result of `PRAGMA onewrite_changes`; `None`: the log does not say.
-    fn parse(text: &str, identity: (u64, u64)) -> Option<Place> {
+    fn parse(text: &str, identity: (u64, u64)) -> Option<LogPosition> {
         let part = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
         let pages = part("pages")?.split_terminator(',').map(|page| {
             let (page, tid) = page.split_once(':')?;
             Some((page.parse().ok()?, tid.parse().ok()?))
         });
-        Some(Place {
+        Some(LogPosition {
             identity,
             session: part("session")?.to_owned(),
             tid: part("tid")?.parse().ok()?,
@@ -101,14 +101,14 @@ impl Place {
 /// A connection that stays open between two snapshots, so that the process need not read the log
 /// anew.
 #[derive(Clone, Default)]
-pub struct Kept(Arc<Mutex<Option<Open>>>);
+pub struct KeptConnection(Arc<Mutex<Option<Open>>>);
 
 struct Open {
     db: Connection,
     identity: (u64, u64),
 }
 
-impl Kept {
+impl KeptConnection {
     fn swap(&self, with: Option<Open>) -> Option<Open> {
         // No panic while this lock is held.
         std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), with)
@@ -123,7 +123,7 @@ impl Kept {
 /// A connection within a transaction; `to` may keep it for the next one.
 struct Lent {
     open: Option<Open>,
-    to: Kept,
+    to: KeptConnection,
 }
 
 impl Lent {
@@ -226,12 +226,12 @@ impl Source {
 
     /// A snapshot of the newest state, and its mark. `None`: the database has no page yet.
     pub fn pin(file: &Path) -> Result<Option<(Source, Mark)>> {
-        Source::pin_by(file, &Kept::default())
+        Source::pin_by(file, &KeptConnection::default())
     }
 
     /// As [`pin`](Source::pin), through the kept connection, which is opened if there is none of
     /// this file and given back with the snapshot.
-    pub fn pin_by(file: &Path, kept: &Kept) -> Result<Option<(Source, Mark)>> {
+    pub fn pin_by(file: &Path, kept: &KeptConnection) -> Result<Option<(Source, Mark)>> {
         // Before the snapshot, so that a later change is looked at again.
         let file_mark = FileMark::of(file)?;
         let explain = |e: rusqlite::Error| explain(file, &e);
@@ -282,14 +282,14 @@ impl Source {
     /// The same, without giving its connection back.
     pub fn apart(mut self) -> Source {
         if let From::Sqlite(lent) = &mut self.from {
-            lent.to = Kept::default();
+            lent.to = KeptConnection::default();
         }
         self
     }
 
     /// The position in the log; `None`: no other process has the database open, or the log does not
     /// say.
-    pub fn place(&self) -> Result<Option<Place>> {
+    pub fn place(&self) -> Result<Option<LogPosition>> {
         let text: String = match &self.from {
             From::Sqlite(lent) => lent.db()?.query_row("PRAGMA onewrite_changes", [], |row| row.get(0))?,
             From::Session(pinned) => {
@@ -297,12 +297,12 @@ impl Source {
                 text.context("no such pragma")??
             }
         };
-        Ok(Place::parse(&text, self.identity))
+        Ok(LogPosition::parse(&text, self.identity))
     }
 
     /// The difference to the state with these hashes. `told`: the pages to look at besides new
     /// ones; `None`: all.
-    pub fn compare(&self, mut hashes: Vec<PageHash>, told: Option<&[u32]>, bar: &ProgressBar) -> Result<Changed> {
+    pub fn compare(&self, mut hashes: Vec<PageHash>, told: Option<&[u32]>, bar: &ProgressBar) -> Result<StateDiff> {
         let pages_before = u32::try_from(hashes.len())?;
         let mut looked_at = vec![1];
         match told {
@@ -336,7 +336,7 @@ impl Source {
                 }
             }
         }
-        Ok(Changed { is_same, hashes, pages, images })
+        Ok(StateDiff { is_same, hashes, pages, images })
     }
 
     /// Reads a page.

@@ -24,7 +24,7 @@ pub fn hash(image: &[u8]) -> PageHash {
 
 /// A database, reduced to page size and hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub struct HashedState {
     /// Bytes of a page.
     pub page_bytes: u32,
     /// Hashes of all pages, page 1 first.
@@ -95,7 +95,7 @@ pub fn apply(store: &dyn Store, plan: &[Entry], sink: &mut dyn Sink, bar: &Progr
 /// count.
 #[derive(Default)]
 struct Reading {
-    state: State,
+    state: HashedState,
     /// Pages that were in no file.
     missing: usize,
 }
@@ -133,9 +133,9 @@ impl Sink for Reading {
     }
 }
 
-impl State {
+impl HashedState {
     /// The state that these files make.
-    pub fn read(store: &dyn Store, plan: &[Entry], bar: &ProgressBar) -> Result<State> {
+    pub fn read(store: &dyn Store, plan: &[Entry], bar: &ProgressBar) -> Result<HashedState> {
         let mut reading = Reading::default();
         apply(store, plan, &mut reading, bar)?;
         Ok(reading.state)

@@ -2,7 +2,7 @@
 
 use crate::plan::{Target, look_at, newest, plan};
 use crate::source::Source;
-use crate::state::{State, byte_bar, page_bar};
+use crate::state::{HashedState, byte_bar, page_bar};
 use crate::store::Store;
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -38,7 +38,7 @@ pub fn verify(store: &dyn Store, file: &Path, patience: Duration) -> Result<Verd
     loop {
         let Some((source, _)) = Source::pin(file)? else { bail!("{} has no page", file.display()) };
         let bar = page_bar("comparing");
-        let ours = State { page_bytes: source.page_bytes, hashes: source.hashes(&bar)? };
+        let ours = HashedState { page_bytes: source.page_bytes, hashes: source.hashes(&bar)? };
         bar.finish_and_clear();
         drop(source);
         let mut looked = 0;
@@ -48,7 +48,7 @@ pub fn verify(store: &dyn Store, file: &Path, patience: Duration) -> Result<Verd
             let txid = newest(&entries);
             if txid != looked || txid == 0 {
                 let bar = byte_bar("reading the store");
-                let theirs = plan.and_then(|plan| State::read(store, &plan, &bar));
+                let theirs = plan.and_then(|plan| HashedState::read(store, &plan, &bar));
                 bar.finish_and_clear();
                 let theirs = theirs?;
                 if theirs == ours {

@@ -145,7 +145,8 @@ pub fn home_is_plain(disk: &SimDisk, state: &State, crashed: bool) -> Result<(),
     Ok(())
 }
 
-/// The log has only zeros and tombstones behind its slots after a clean close (rule NothingLeftBehind).
+/// After a clean close the log has only zeros and tombstones behind its slots
+/// (rule NothingLeftBehind).
 pub fn log_is_empty(disk: &SimDisk) -> Result<(), String> {
     let path = log_path(Path::new(DB));
     let Some(log) = LogFile::open(disk, &path, OpenMode::ReadOnly).map_err(|e| e.to_string())? else { return Ok(()) };
@@ -293,7 +294,7 @@ fn crash_recovery(
 ) -> Result<(), Violation> {
     let certain = disk.crash_choices().is_empty();
     // Until recovery has ended, a crash may lose unflushed writes. A cut transaction may be whole
-    // under part of a recovery's record: no reader had seen a state by then (rule OneNumberOneState).
+    // under part of a recovery's record: no reader had seen it by then (rule OneNumberOneState).
     let first = unflushed.iter().position(|state| Arc::ptr_eq(state, found)).filter(|_| certain);
     let allowed = match first {
         None if certain => vec![found.clone()],

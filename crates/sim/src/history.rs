@@ -75,6 +75,26 @@ pub fn is_brief(seed: u64) -> bool {
     seed % 7 == 3
 }
 
+fn draw_options(rng: &mut SplitMix64, scheme: &str) -> Vec<(String, String)> {
+    let mut options = vec![("scheme", scheme), ("log_size", "256k"), ("busy_ms", "0")];
+    if rng.below(3) > 0 {
+        options.push(("stream_size", "64k"));
+    }
+    if rng.below(3) == 0 {
+        options.push(("table_size", "64k"));
+    }
+    if rng.below(5) == 0 {
+        options.push(("sticky", "1"));
+    }
+    if rng.below(8) == 0 {
+        options.push(("psow", "0"));
+    }
+    if in_page(scheme) && rng.below(3) == 0 {
+        options.push(("gc", "eager"));
+    }
+    options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
+}
+
 /// Runs the history of `seed`.
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
     let mut rng = SplitMix64::new(seed);
@@ -97,23 +117,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     };
     let pages_max = (600_000 / page_bytes).clamp(12, 160);
     let taste = Taste { page_bytes, pages_max, big: (150_000 / page_bytes).clamp(4, 150), room };
-    let mut options = vec![("scheme", scheme.as_str()), ("log_size", "256k"), ("busy_ms", "0")];
-    if rng.below(3) > 0 {
-        options.push(("stream_size", "64k"));
-    }
-    if rng.below(3) == 0 {
-        options.push(("table_size", "64k"));
-    }
-    if rng.below(5) == 0 {
-        options.push(("sticky", "1"));
-    }
-    if rng.below(8) == 0 {
-        options.push(("psow", "0"));
-    }
-    if b_trees && rng.below(3) == 0 {
-        options.push(("gc", "eager"));
-    }
-    let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+    let options = draw_options(&mut rng, &scheme);
     let setting = Setting { options, taste, counts: counts.clone(), durable };
     let trouble = match rng.below(4) {
         _ if campaign.faults && durable => Trouble::Faults,
@@ -127,7 +131,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     let found = Arc::default();
     let disk = HookDisk::new(SimDisk::new(config), None);
     let engine = Engine::new(Arc::new(disk.clone()));
-    // A panic leaves it as it is: closing its connections could panic again, which would end the process.
+    // A panic leaves it as it is: closing its connections could panic again, and end the process.
     let mut world = ManuallyDrop::new(World {
         setting,
         rng,

@@ -105,6 +105,21 @@ fn progress(count: u64, what: &str) -> ProgressBar {
     bar
 }
 
+/// The options that a seed does not draw, for the line that repeats it.
+fn fixed_options(arguments: &Arguments, campaign: &Campaign) -> String {
+    let fixed = [
+        match arguments.engine {
+            EngineKind::Pager => None,
+            EngineKind::Sql => Some(" --engine sql".to_owned()),
+            EngineKind::Attached => Some(" --engine attached".to_owned()),
+        },
+        campaign.scheme.as_ref().map(|scheme| format!(" --scheme {scheme}")),
+        campaign.atomic_unit.map(|unit| format!(" --atomic-unit {unit}")),
+        arguments.exhaustive.then(|| " --exhaustive".to_owned()),
+    ];
+    fixed.into_iter().flatten().collect()
+}
+
 fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
     let first = arguments.seed.unwrap_or(1);
     let count = match (arguments.seeds, arguments.seed, arguments.crashes) {
@@ -171,17 +186,7 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
         Err(violation) => tell(violation),
         Ok(()) => println!("violation: not repeated with the trace on"),
     }
-    let fixed = [
-        match arguments.engine {
-            EngineKind::Pager => None,
-            EngineKind::Sql => Some(" --engine sql".to_owned()),
-            EngineKind::Attached => Some(" --engine attached".to_owned()),
-        },
-        campaign.scheme.as_ref().map(|scheme| format!(" --scheme {scheme}")),
-        campaign.atomic_unit.map(|unit| format!(" --atomic-unit {unit}")),
-        arguments.exhaustive.then(|| " --exhaustive".to_owned()),
-    ];
-    let fixed: String = fixed.into_iter().flatten().collect();
+    let fixed = fixed_options(arguments, campaign);
     println!("repeat: onewrite-sim --seed {seed}{fixed} --steps {}", arguments.steps);
     ExitCode::FAILURE
 }

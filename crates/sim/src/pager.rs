@@ -198,22 +198,9 @@ impl Client {
         ended
     }
 
-    /// Writes `plan` on `base`, the state that this client reads. `at_commit` is called right
-    /// before the operation that may make the transaction permanent (with whether the client
-    /// stepped aside), `committed` when the application may rely on it.
-    pub fn write(
-        &mut self,
-        base: &State,
-        plan: &Plan,
-        course: Course,
-        at_commit: &mut dyn FnMut(bool),
-        committed: &mut dyn FnMut(),
-    ) -> Result<()> {
-        let locked = self.conn.lock(LockLevel::Reserved);
-        self.conn.assert_state();
-        locked?;
-        let size = if base.pages.is_empty() { plan.next.page_bytes } else { base.page_bytes };
-        self.open_journal(base.count(), size)?;
+    /// Journals the pages that `plan` touches, and writes some early where the course says so;
+    /// those that are still to be written.
+    fn journal(&mut self, base: &State, plan: &Plan, course: Course, size: usize) -> Result<Vec<u32>> {
         let resized = plan.next.page_bytes != size;
         let touched: Vec<u32> = if resized {
             (1..=base.count()).collect()
@@ -237,6 +224,43 @@ impl Client {
                 self.write_pages(base, plan, &mut pending)?;
             }
         }
+        Ok(pending)
+    }
+
+    /// Writes `pending`, or everything where the page size changes, and gives the file its length.
+    fn write_home(&mut self, base: &State, plan: &Plan, pending: &mut Vec<u32>, size: usize) -> Result<()> {
+        self.write_pages(base, plan, pending)?;
+        if plan.next.page_bytes != size {
+            self.dirty = true;
+            let mut content = plan.next.flat();
+            self.count_change(&mut content);
+            for (n, chunk) in content.chunks(size).enumerate() {
+                self.write_page(chunk, n as u32 + 1)?;
+            }
+            self.conn.truncate(plan.next.bytes() as u64)?;
+        } else if self.conn.size()? < plan.next.bytes() as u64 {
+            self.conn.write_at(&vec![0; size], (plan.next.bytes() - size) as u64)?;
+        }
+        Ok(())
+    }
+
+    /// Writes `plan` on `base`, the state that this client reads. `at_commit` is called right
+    /// before the operation that may make the transaction permanent (with whether the client
+    /// stepped aside), `committed` when the application may rely on it.
+    pub fn write(
+        &mut self,
+        base: &State,
+        plan: &Plan,
+        course: Course,
+        at_commit: &mut dyn FnMut(bool),
+        committed: &mut dyn FnMut(),
+    ) -> Result<()> {
+        let locked = self.conn.lock(LockLevel::Reserved);
+        self.conn.assert_state();
+        locked?;
+        let size = if base.pages.is_empty() { plan.next.page_bytes } else { base.page_bytes };
+        self.open_journal(base.count(), size)?;
+        let mut pending = self.journal(base, plan, course, size)?;
         if !course.commit {
             return self.roll_back();
         }
@@ -250,18 +274,7 @@ impl Client {
         if course.late {
             self.conn.prepare(None)?;
         }
-        self.write_pages(base, plan, &mut pending)?;
-        if resized {
-            self.dirty = true;
-            let mut content = plan.next.flat();
-            self.count_change(&mut content);
-            for (n, chunk) in content.chunks(size).enumerate() {
-                self.write_page(chunk, n as u32 + 1)?;
-            }
-            self.conn.truncate(plan.next.bytes() as u64)?;
-        } else if self.conn.size()? < plan.next.bytes() as u64 {
-            self.conn.write_at(&vec![0; size], (plan.next.bytes() - size) as u64)?;
-        }
+        self.write_home(base, plan, &mut pending, size)?;
         if !course.late {
             self.conn.prepare(super_name.as_deref())?;
         }

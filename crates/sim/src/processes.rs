@@ -297,7 +297,8 @@ struct World {
     struck: Arc<AtomicBool>,
     /// A crash may have left home longer than its state.
     crashed: bool,
-    /// Processes detach while their connections are open. Not drawn, so that earlier seeds keep their histories.
+    /// Processes detach while their connections are open. Not drawn: earlier seeds keep their
+    /// histories.
     rests: bool,
     notes: Vec<String>,
 }
@@ -622,8 +623,9 @@ impl World {
         self.struck.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the log's words are poisoned and an attached process reads them. A plain home has none attached: where the
-    /// removal of a mark could not be flushed, others go on reading.
+    /// Whether the log's words are poisoned and an attached process reads them. No process is
+    /// attached to a plain home: after a failed flush of a mark's removal, the others go on
+    /// reading.
     fn is_poisoned(&self) -> bool {
         const ATTACH: u64 = 0;
         const POISON: usize = 3;

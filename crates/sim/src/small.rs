@@ -35,6 +35,31 @@ pub struct Small {
     pub seed: u64,
 }
 
+fn failure(small: &Small, disk: &HookDisk, what: String) -> Violation {
+    Violation::on(disk.sim(), format!("{what} [{small:?}]"))
+}
+
+/// Commits a transaction and cuts the power: the state after it, and the disk.
+fn warm(
+    small: &Small,
+    setting: &Setting,
+    sim: &SimDisk,
+    rng: &mut SplitMix64,
+) -> Result<(Arc<State>, SimDisk), Violation> {
+    let state: Arc<State> = Arc::default();
+    let disk = HookDisk::new(sim.clone(), None);
+    let fail = |what: String| failure(small, &disk, what);
+    let mut client = connect(&disk, setting).map_err(fail)?;
+    let plan = Plan::draw(&state, setting.taste, rng);
+    client.begin().map_err(|e| fail(e.to_string()))?;
+    client
+        .write(&state, &plan, Course::COMMIT, &mut |_| {}, &mut || {})
+        .and_then(|()| client.end())
+        .and_then(|()| client.close())
+        .map_err(|e| fail(e.to_string()))?;
+    Ok((plan.next, sim.crash_by(&mut |count| count - 1)))
+}
+
 /// Runs it.
 pub fn run(small: Small, trace: bool, counts: &Arc<Counts>) -> Result<(), Violation> {
     let room = if in_page(small.scheme) { Room::Reserve } else { Room::No };
@@ -47,19 +72,9 @@ pub fn run(small: Small, trace: bool, counts: &Arc<Counts>) -> Result<(), Violat
     let mut sim = SimDisk::new(config);
     let mut state: Arc<State> = Arc::default();
     let simple = Course::COMMIT;
-    let fail = |disk: &HookDisk, what: String| Violation::on(disk.sim(), format!("{what} [{small:?}]"));
+    let fail = |disk: &HookDisk, what: String| failure(&small, disk, what);
     if small.warm {
-        let disk = HookDisk::new(sim.clone(), None);
-        let mut client = connect(&disk, &setting).map_err(|e| fail(&disk, e))?;
-        let plan = Plan::draw(&state, taste, &mut rng);
-        client.begin().map_err(|e| fail(&disk, e.to_string()))?;
-        client
-            .write(&state, &plan, simple, &mut |_| {}, &mut || {})
-            .and_then(|()| client.end())
-            .and_then(|()| client.close())
-            .map_err(|e| fail(&disk, e.to_string()))?;
-        state = plan.next;
-        sim = sim.crash_by(&mut |count| count - 1);
+        (state, sim) = warm(&small, &setting, &sim, &mut rng)?;
     }
     let oracle = Arc::new(Mutex::new(Oracle::starting(state.clone())));
     let found: Arc<Mutex<Option<Violation>>> = Arc::default();

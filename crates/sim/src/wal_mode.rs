@@ -11,9 +11,9 @@ use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::inspect::home::{Kind, State, put_counter, put_page_count};
+use onewrite_core::inspect::home::{FileKind, State, put_counter, put_page_count};
 use onewrite_core::inspect::layout::{home, put, wal};
-use onewrite_core::inspect::wal::Head;
+use onewrite_core::inspect::wal::WalHead;
 use onewrite_core::{Connection, Engine, LockLevel, Result};
 
 use crate::check::{Counts, Violation};
@@ -72,7 +72,7 @@ pub fn run(seed: u64, counts: &Counts) -> std::result::Result<(), Violation> {
             }
             let home = crashed.snapshot_file(Path::new(HOME)).unwrap_or_default();
             let state = State::of_home(&home[..home.len().min(home::HEADER_BYTES)], home.len() as u64);
-            if state.kind != Kind::Database || pages_of(&home, left.page_bytes) != left.states[at] {
+            if state.kind != FileKind::Database || pages_of(&home, left.page_bytes) != left.states[at] {
                 return Err(case(format!("a plain file of transaction {at} is expected, not {:?}", state.kind)));
             }
             commit_and_crash(&crashed, &left.states[at], left.page_bytes, &mut rng).map_err(case)?;
@@ -156,7 +156,7 @@ fn pages_of(bytes: &[u8], page_bytes: usize) -> Pages {
 fn as_stock_reads(disk: &SimDisk, page_bytes: usize) -> std::result::Result<Pages, String> {
     let mut home = disk.snapshot_file(Path::new(HOME)).ok_or("the database is gone")?;
     let log = disk.snapshot_file(Path::new(WAL)).unwrap_or_default();
-    let Head::Chain(mut chain) = Head::decode(&log[..log.len().min(wal::HEADER_BYTES)]) else {
+    let WalHead::Chain(mut chain) = WalHead::decode(&log[..log.len().min(wal::HEADER_BYTES)]) else {
         return Ok(pages_of(&home, page_bytes));
     };
     let mut open = Vec::new();

@@ -1,5 +1,5 @@
-//! Connections that a fork carries into the child: one without a transaction works there, one inside
-//! a transaction works after ROLLBACK, and the parent notices neither.
+//! Connections that a fork carries into the child: one without a transaction works there, one
+//! inside a transaction works after ROLLBACK, and the parent notices neither.
 
 #![allow(unsafe_code)]
 
@@ -24,7 +24,8 @@ struct Child(libc::pid_t);
 
 impl Child {
     fn forked(f: impl FnOnce()) -> Child {
-        // SAFETY: the child leaves through `_exit`, and no other thread of this program holds a lock.
+        // SAFETY: the child leaves through `_exit`, and no other thread of this program holds a
+        // lock.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {

@@ -1,13 +1,13 @@
 //! `onewrite bench advise`: measures a directory for half a minute, and says which settings to
 //! choose there and how much durability each costs.
 
-use crate::engines::{self, Engine, Kind};
-use crate::files::Files;
+use crate::engines::{self, BenchEngine, EngineKind};
+use crate::files::OutputFiles;
 use crate::numbers::measure::median;
 use crate::parameters::given::{CARD, RUNS, SIZES};
 use crate::parameters::options::Common;
 use crate::report::Row;
-use crate::runner::{self, Case, Job, Outcome};
+use crate::runner::{self, Case, Job, RunOutcome};
 use crate::text::wrap;
 use crate::workload::Workload;
 use anyhow::Result;
@@ -55,12 +55,14 @@ pub fn run(options: &Advise) -> Result<()> {
     common.dir = Some(options.directory.clone());
     common.transactions = common.transactions.or(Some(TRANSACTIONS));
     common.minutes = common.minutes.or(Some(MINUTES));
-    let files = Files::create(&common)?;
+    let files = OutputFiles::create(&common)?;
     let mut notes = Vec::new();
     let wanted =
         ["stock/delete", "stock/truncate", "stock/persist", "stock/wal-full", "stock/wal-normal", "onewrite/log"];
-    let mut all: Vec<Engine> =
-        engines::all().into_iter().filter(|e| wanted.contains(&e.name().as_str()) || e.kind == Kind::Floor).collect();
+    let mut all: Vec<BenchEngine> = engines::all()
+        .into_iter()
+        .filter(|e| wanted.contains(&e.name().as_str()) || e.kind == EngineKind::Floor)
+        .collect();
     if let Err(reason) = engines::register_onewrite() {
         all.retain(|e| !e.is_onewrite());
         notes.push(format!("onewrite was left out: {reason}"));
@@ -80,7 +82,7 @@ pub fn run(options: &Advise) -> Result<()> {
     Ok(())
 }
 
-fn advice(outcome: &Outcome) -> Vec<String> {
+fn advice(outcome: &RunOutcome) -> Vec<String> {
     let mut choices = choices(&outcome.rows);
     choices.sort_by(|a, b| b.gain.total_cmp(&a.gain));
     let machine = &outcome.parameters.machine;
@@ -138,14 +140,14 @@ fn choices(rows: &[Row]) -> Vec<Choice> {
     let mut choices: Vec<Choice> = Vec::new();
     for row in rows {
         let how = match &row.of.kind {
-            Kind::Stock { journal_mode, synchronous } => format!(
+            EngineKind::Stock { journal_mode, synchronous } => format!(
                 "PRAGMA journal_mode={journal_mode}; PRAGMA synchronous={}",
                 if *synchronous == 1 { "NORMAL" } else { "FULL" }
             ),
-            Kind::Onewrite { .. } => {
+            EngineKind::Onewrite { .. } => {
                 "load onewrite and open file:NAME?vfs=onewrite; copy the file only together with its log".to_owned()
             }
-            Kind::Store(_) | Kind::Floor => continue,
+            EngineKind::Store(_) | EngineKind::Floor => continue,
         };
         let name = format!("{}/{}", row.engine, row.preset);
         if choices.iter().any(|c| c.name == name) {

@@ -114,7 +114,7 @@ fn same(ratio: f64) -> bool {
 }
 
 impl Compared {
-    fn of(key: &Key, (a, b): (&Value, &Value), all: &BTreeMap<Key, (&Value, &Value)>) -> Result<Compared> {
+    fn of(key: &RowKey, (a, b): (&Value, &Value), all: &BTreeMap<RowKey, (&Value, &Value)>) -> Result<Compared> {
         let ratio = Ratio::unpaired(&rates(b)?, &rates(a)?).context("a result without runs")?;
         let shown = |row: &Value| if row["figure"].is_string() { &row["median"] } else { &row["tx_per_s"] }.to_string();
         let floor = all.iter().find(|(other, _)| other.0 == "floor" && other.2 == key.2).filter(|_| key.0 != "floor");
@@ -175,11 +175,11 @@ fn read(path: &Path) -> Result<Value> {
 }
 
 /// Engine, preset, workload, threads.
-type Key = (String, String, String, u64);
+type RowKey = (String, String, String, u64);
 
 /// Results that both have.
-fn shared<'v>(a: &'v Value, b: &'v Value) -> BTreeMap<Key, (&'v Value, &'v Value)> {
-    let rows = |v: &'v Value| -> BTreeMap<Key, &'v Value> {
+fn shared<'v>(a: &'v Value, b: &'v Value) -> BTreeMap<RowKey, (&'v Value, &'v Value)> {
+    let rows = |v: &'v Value| -> BTreeMap<RowKey, &'v Value> {
         let text = |row: &Value, key: &str| row[key].as_str().unwrap_or_default().to_owned();
         let key = |row: &Value| {
             let what = match row["figure"].as_str() {
@@ -209,7 +209,7 @@ fn rates(row: &Value) -> Result<Vec<f64>> {
 fn cards(
     a: &Value,
     b: &Value,
-    shared: &BTreeMap<Key, (&Value, &Value)>,
+    shared: &BTreeMap<RowKey, (&Value, &Value)>,
 ) -> BTreeMap<String, (Option<Value>, Option<Value>)> {
     let (mut of_a, mut of_b) = (BTreeMap::new(), BTreeMap::new());
     flatten("", &a["parameters"], &mut of_a);

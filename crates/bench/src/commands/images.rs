@@ -12,13 +12,13 @@ pub const NAMES: [&str; 6] = ["ext4-ordered", "ext4-writeback", "ext4-journal", 
 
 /// A mounted file system, gone when dropped.
 #[derive(Debug)]
-pub struct Image {
+pub struct MountedImage {
     dir: tempfile::TempDir,
 }
 
-impl Image {
+impl MountedImage {
     /// Makes and mounts one in a temporary directory inside `parent`.
-    pub fn mount(name: &str, parent: &Path, mib: u64) -> Result<Image> {
+    pub fn mount(name: &str, parent: &Path, mib: u64) -> Result<MountedImage> {
         let (mkfs, options): (&[&str], &str) = match name {
             "ext4-ordered" => (&["mkfs.ext4", "-q", "-F"], "data=ordered"),
             "ext4-writeback" => (&["mkfs.ext4", "-q", "-F"], "data=writeback"),
@@ -42,7 +42,7 @@ impl Image {
         std::fs::create_dir(&point)?;
         let options = format!("loop,{options}");
         command("mount", [OsStr::new("-o"), options.as_ref(), image.as_os_str(), point.as_os_str()])?;
-        Ok(Image { dir })
+        Ok(MountedImage { dir })
     }
 
     pub fn point(&self) -> std::path::PathBuf {
@@ -50,7 +50,7 @@ impl Image {
     }
 }
 
-impl Drop for Image {
+impl Drop for MountedImage {
     fn drop(&mut self) {
         // The loop device goes with the mount.
         if let Err(e) = command("umount", [self.point().as_os_str()]) {

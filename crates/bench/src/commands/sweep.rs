@@ -2,12 +2,12 @@
 
 use super::images;
 use crate::engines::sql;
-use crate::engines::{self, Engine, Kind};
-use crate::files::Files;
+use crate::engines::{self, BenchEngine, EngineKind};
+use crate::files::OutputFiles;
 use crate::parameters::options::Common;
 use crate::runner::{self, Case, Job};
-use crate::workload::{Asked, Workload};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use crate::workload::{Workload, WorkloadSelection};
+use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use onewrite_device::FileSystem;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 ///     onewrite bench sweep fs --engine stock/delete        (as root)
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
-pub struct Sweep {
+pub struct SweepOptions {
     /// The setting to vary
     #[arg(value_enum)]
     parameter: Parameter,
@@ -38,7 +38,7 @@ pub struct Sweep {
     values: Vec<String>,
     /// Workloads [default: insert, update, delete; tabs for threads]; may be repeated
     #[arg(long, value_name = "NAME")]
-    workload: Vec<Asked>,
+    workload: Vec<WorkloadSelection>,
     /// Use the SQLite of this libsqlite3.so
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
@@ -92,7 +92,7 @@ impl Parameter {
     }
 }
 
-pub fn run(options: &Sweep) -> Result<()> {
+pub fn run(options: &SweepOptions) -> Result<()> {
     let parameter = options.parameter;
     let name = parameter.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
     let (all, default) = parameter.values();
@@ -101,7 +101,7 @@ pub fn run(options: &Sweep) -> Result<()> {
         given => given.to_vec(),
     };
     refuse(options, &name)?;
-    let files = Files::create(&options.common)?;
+    let files = OutputFiles::create(&options.common)?;
     let engine = engine(options)?;
     ensure!(engine.library.is_some() || !engine.is_onewrite() || engines::register_onewrite().is_ok(), "no onewrite");
     let mut notes = vec![format!("everything but {name} as in {}", engine.name())];
@@ -111,25 +111,12 @@ pub fn run(options: &Sweep) -> Result<()> {
     for value in &values {
         let mut case = Case { label: Some((name.clone(), value.clone())), ..Case::from(engine.clone()) };
         if parameter == Parameter::Fs {
-            let parent = options.common.dir.clone().unwrap_or_else(|| PathBuf::from("."));
-            let placed = if options.common.simulated.device.is_some() && value == "f2fs" {
-                Err(anyhow!("simulated devices have no F2FS; without --device it is measured on a loop image"))
-            } else if options.common.simulated.device.is_some() {
-                value.parse::<FileSystem>().map_err(anyhow::Error::msg).and_then(|fs| {
-                    let simulated = options.common.simulated.start(Some(fs))?.map(Arc::new);
-                    case.dir = simulated.as_ref().map(|s| s.dir().to_owned());
-                    case.simulated = simulated;
-                    Ok(())
-                })
-            } else {
-                images::Image::mount(value, &parent, options.image_mib).map(|image| {
-                    case.dir = Some(image.point());
-                    mounted.push(image);
-                })
-            };
-            if let Err(reason) = placed {
-                notes.push(format!("{value} was left out: {reason:#}"));
-                continue;
+            match place(&mut case, value, options) {
+                Ok(image) => mounted.extend(image),
+                Err(reason) => {
+                    notes.push(format!("{value} was left out: {reason:#}"));
+                    continue;
+                }
             }
         } else {
             set(&mut case, parameter, value).with_context(|| format!("{name} {value}"))?;
@@ -142,7 +129,7 @@ pub fn run(options: &Sweep) -> Result<()> {
     let workloads = match &options.workload[..] {
         [] if parameter == Parameter::Threads => vec!["tabs".parse().map_err(anyhow::Error::msg)?],
         [] => Workload::DEFAULT.to_vec(),
-        asked => Asked::all(asked),
+        asked => WorkloadSelection::all(asked),
     };
     if parameter == Parameter::Threads {
         ensure!(workloads.iter().all(|w| w.has_threads()), "only the workload tabs has threads");
@@ -168,8 +155,26 @@ pub fn run(options: &Sweep) -> Result<()> {
     files.finish(&options.common, &outcome)
 }
 
+/// Puts `case` on the file system `value`: of a simulated device, or of an image.
+fn place(case: &mut Case, value: &str, options: &SweepOptions) -> Result<Option<images::MountedImage>> {
+    if options.common.simulated.device.is_some() {
+        if value == "f2fs" {
+            bail!("simulated devices have no F2FS; without --device it is measured on a loop image");
+        }
+        let fs = value.parse::<FileSystem>().map_err(anyhow::Error::msg)?;
+        let simulated = options.common.simulated.start(Some(fs))?.map(Arc::new);
+        case.dir = simulated.as_ref().map(|s| s.dir().to_owned());
+        case.simulated = simulated;
+        return Ok(None);
+    }
+    let parent = options.common.dir.clone().unwrap_or_else(|| PathBuf::from("."));
+    let image = images::MountedImage::mount(value, &parent, options.image_mib)?;
+    case.dir = Some(image.point());
+    Ok(Some(image))
+}
+
 /// The varied setting is not given, and images are for sweeps over file systems alone.
-fn refuse(options: &Sweep, name: &str) -> Result<()> {
+fn refuse(options: &SweepOptions, name: &str) -> Result<()> {
     let (given, parameter) = (&options.common.given, options.parameter);
     let varied = match parameter {
         Parameter::Rows => "--rows",
@@ -187,12 +192,12 @@ fn refuse(options: &Sweep, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn engine(options: &Sweep) -> Result<Engine> {
+fn engine(options: &SweepOptions) -> Result<BenchEngine> {
     let mut choices = engines::all();
     if let Some(path) = &options.library {
         let path = std::fs::canonicalize(path).with_context(|| path.display().to_string())?;
         let library = sql::Library::load(&path)?;
-        choices.retain(|e| matches!(e.kind, Kind::Stock { .. }));
+        choices.retain(|e| matches!(e.kind, EngineKind::Stock { .. }));
         choices.iter_mut().for_each(|e| e.library = Some(path.clone()));
         drop(library);
     }
@@ -209,7 +214,7 @@ fn set(case: &mut Case, parameter: Parameter, value: &str) -> Result<()> {
     ensure!(!pragmas || !case.engine.has_no_sql(), "only SQLite has it, and {} is none", case.engine.name());
     match parameter {
         Parameter::JournalMode | Parameter::Synchronous => {
-            let Kind::Stock { journal_mode, synchronous } = &case.engine.kind else {
+            let EngineKind::Stock { journal_mode, synchronous } = &case.engine.kind else {
                 bail!("only stock SQLite has it, and {} is not stock", case.engine.name());
             };
             let (mut mode, mut level) = (journal_mode.clone(), *synchronous);

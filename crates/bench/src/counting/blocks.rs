@@ -1,7 +1,7 @@
 //! The block trace of a section: the writes and flushes that the device was asked for, and for
 //! which file.
 
-use super::device::Counters;
+use super::device::DeviceCounters;
 use crate::numbers::measure::{median, round};
 use onewrite_core::inspect::layout::{KEPT_SUFFIX, LOG_SUFFIX};
 use onewrite_device::{Event, JOURNAL, METADATA, Operation, Region, split};
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 /// The content of a place on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum BlockContent {
     Database,
     /// SQLite's journal or WAL, onewrite's log.
     Log,
@@ -20,49 +20,55 @@ pub enum Part {
     Elsewhere,
 }
 
-impl Part {
-    pub const ALL: [Part; 5] = [Part::Database, Part::Log, Part::FsJournal, Part::FsMetadata, Part::Elsewhere];
+impl BlockContent {
+    pub const ALL: [BlockContent; 5] = [
+        BlockContent::Database,
+        BlockContent::Log,
+        BlockContent::FsJournal,
+        BlockContent::FsMetadata,
+        BlockContent::Elsewhere,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
-            Part::Database => "database",
-            Part::Log => "journal or log",
-            Part::FsJournal => "fs journal",
-            Part::FsMetadata => "fs metadata",
-            Part::Elsewhere => "elsewhere",
+            BlockContent::Database => "database",
+            BlockContent::Log => "journal or log",
+            BlockContent::FsJournal => "fs journal",
+            BlockContent::FsMetadata => "fs metadata",
+            BlockContent::Elsewhere => "elsewhere",
         }
     }
 
     /// Of a region by its name.
-    fn of(region: &str) -> Part {
+    fn of(region: &str) -> BlockContent {
         let log = ["-journal", "-wal", "-shm", LOG_SUFFIX].iter().any(|s| region.ends_with(s))
             || region.contains(KEPT_SUFFIX);
         match region {
-            JOURNAL => Part::FsJournal,
-            METADATA => Part::FsMetadata,
-            _ if log => Part::Log,
-            _ => Part::Database,
+            JOURNAL => BlockContent::FsJournal,
+            METADATA => BlockContent::FsMetadata,
+            _ if log => BlockContent::Log,
+            _ => BlockContent::Database,
         }
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Volume {
+pub struct BlockVolume {
     pub writes: u64,
     /// Writes that begin in the one before or where it ended: a log writes its last block again
     /// with more in it.
     pub sequential: u64,
     pub flushes: u64,
-    /// By [`Part::ALL`].
+    /// By [`BlockContent::ALL`].
     pub bytes: [u64; 5],
 }
 
-impl Volume {
+impl BlockVolume {
     pub fn all_bytes(&self) -> u64 {
         self.bytes.iter().sum()
     }
 
-    fn add(&mut self, more: &Volume) {
+    fn add(&mut self, more: &BlockVolume) {
         self.writes += more.writes;
         self.sequential += more.sequential;
         self.flushes += more.flushes;
@@ -72,22 +78,22 @@ impl Volume {
 
 /// A write, in one part, or a flush.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Request {
+pub struct BlockRequest {
     /// When it arrived, since the first.
     pub at_us: u64,
     /// Where, how many bytes, for whom; `None` is a flush.
-    pub write: Option<(u64, u64, Part)>,
+    pub write: Option<(u64, u64, BlockContent)>,
 }
 
 /// The requests of a section.
 #[derive(Clone, Debug, Default)]
 pub struct Blocks {
     /// During its transactions.
-    pub during: Volume,
+    pub during: BlockVolume,
     /// Writes that these had left in the kernel's cache.
-    pub left: Volume,
+    pub left: BlockVolume,
     /// In order, during its transactions.
-    pub requests: Vec<Request>,
+    pub requests: Vec<BlockRequest>,
     /// Time that the device alone takes for the requests during them; of one that takes time.
     pub device_ns: Option<u64>,
 }
@@ -96,12 +102,12 @@ impl Blocks {
     /// From the device's record. `gone_is_journal`: a place in no region is a rollback journal's.
     pub fn of(during: &[Event], left: &[Event], regions: &[Region], gone_is_journal: bool) -> Blocks {
         let part = |index: usize| match regions.get(index) {
-            Some(region) => Part::of(&region.name),
-            None if gone_is_journal => Part::Log,
-            None => Part::Elsewhere,
+            Some(region) => BlockContent::of(&region.name),
+            None if gone_is_journal => BlockContent::Log,
+            None => BlockContent::Elsewhere,
         };
         let look = |events: &[Event]| {
-            let (mut volume, mut requests, mut before) = (Volume::default(), Vec::new(), None);
+            let (mut volume, mut requests, mut before) = (BlockVolume::default(), Vec::new(), None);
             let first_ns = events.first().map_or(0, |e| e.arrived_ns);
             for event in events {
                 let at_us = event.arrived_ns.saturating_sub(first_ns) / 1000;
@@ -114,13 +120,13 @@ impl Blocks {
                         for (range, index) in split(regions, offset, len) {
                             let (end, part) = (range.end.min(offset + len), part(index));
                             volume.bytes[part as usize] += end - range.start;
-                            requests.push(Request { at_us, write: Some((range.start, end - range.start, part)) });
+                            requests.push(BlockRequest { at_us, write: Some((range.start, end - range.start, part)) });
                         }
                     }
                     Operation::Zero { .. } => {}
                     Operation::Flush => {
                         volume.flushes += 1;
-                        requests.push(Request { at_us, write: None });
+                        requests.push(BlockRequest { at_us, write: None });
                     }
                 }
             }
@@ -139,13 +145,13 @@ impl Blocks {
             (all, more) => all.or(more),
         };
         let end_us = self.requests.last().map_or(0, |r| r.at_us);
-        self.requests.extend(more.requests.into_iter().map(|r| Request { at_us: end_us + r.at_us, ..r }));
+        self.requests.extend(more.requests.into_iter().map(|r| BlockRequest { at_us: end_us + r.at_us, ..r }));
     }
 
     /// The same as the device's own counters would have it.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> DeviceCounters {
         let v = &self.during;
-        Counters { writes: v.writes, bytes: v.all_bytes(), flushes: Some(v.flushes) }
+        DeviceCounters { writes: v.writes, bytes: v.all_bytes(), flushes: Some(v.flushes) }
     }
 
     /// Lines of `--trace`.
@@ -189,18 +195,18 @@ impl PerTx {
         let per_tx = |of: &dyn Fn(&Blocks) -> u64| {
             median(runs.clone().map(|(n, b)| of(b) as f64 / n as f64)).map(|v| round(v, 3))
         };
-        let kib = |part: Part| {
+        let kib = |part: BlockContent| {
             let bytes = move |(n, b): (usize, &Blocks)| b.during.bytes[part as usize] as f64 / 1024.0 / n as f64;
             median(runs.clone().map(bytes)).map(|v| round(v, 3))
         };
         let sequential = |(_, b): (usize, &Blocks)| b.during.sequential as f64 / b.during.writes.max(1) as f64;
         let device_ms = |(n, b): (usize, &Blocks)| Some(b.device_ns? as f64 / 1e6 / n as f64);
         Some(PerTx {
-            kib_database_per_tx: kib(Part::Database)?,
-            kib_log_per_tx: kib(Part::Log)?,
-            kib_fs_journal_per_tx: kib(Part::FsJournal)?,
-            kib_fs_metadata_per_tx: kib(Part::FsMetadata)?,
-            kib_elsewhere_per_tx: kib(Part::Elsewhere)?,
+            kib_database_per_tx: kib(BlockContent::Database)?,
+            kib_log_per_tx: kib(BlockContent::Log)?,
+            kib_fs_journal_per_tx: kib(BlockContent::FsJournal)?,
+            kib_fs_metadata_per_tx: kib(BlockContent::FsMetadata)?,
+            kib_elsewhere_per_tx: kib(BlockContent::Elsewhere)?,
             kib_left_per_tx: round(per_tx(&|b| b.left.all_bytes())? / 1024.0, 3),
             writes_per_tx: per_tx(&|b| b.during.writes)?,
             flushes_per_tx: per_tx(&|b| b.during.flushes)?,
@@ -209,7 +215,7 @@ impl PerTx {
         })
     }
 
-    /// KiB by [`Part::ALL`], then those left in the kernel's cache.
+    /// KiB by [`BlockContent::ALL`], then those left in the kernel's cache.
     pub fn kib(&self) -> [f64; 6] {
         [
             self.kib_database_per_tx,
@@ -246,11 +252,11 @@ mod tests {
             event(95, Operation::Zero { offset: 0, len: 1 << 20 }),
         ];
         let blocks = Blocks::of(&during, &[write(100, 2100, 10)], &regions, false);
-        assert_eq!(blocks.during, Volume { writes: 4, sequential: 1, flushes: 1, bytes: [100, 300, 512, 0, 7] });
+        assert_eq!(blocks.during, BlockVolume { writes: 4, sequential: 1, flushes: 1, bytes: [100, 300, 512, 0, 7] });
         assert_eq!(blocks.left.bytes, [0, 0, 0, 10, 0]);
-        assert_eq!(blocks.requests[1], Request { at_us: 0, write: Some((4000, 200, Part::Log)) });
-        assert_eq!(blocks.requests[3], Request { at_us: 20, write: None });
-        assert_eq!(blocks.counters(), Counters { writes: 4, bytes: 919, flushes: Some(1) });
+        assert_eq!(blocks.requests[1], BlockRequest { at_us: 0, write: Some((4000, 200, BlockContent::Log)) });
+        assert_eq!(blocks.requests[3], BlockRequest { at_us: 20, write: None });
+        assert_eq!(blocks.counters(), DeviceCounters { writes: 4, bytes: 919, flushes: Some(1) });
         let gone = Blocks::of(&during, &[], &regions, true);
         assert_eq!(gone.during.bytes, [100, 307, 512, 0, 0]);
 

@@ -8,34 +8,34 @@ use std::path::{Path, PathBuf};
 
 /// Counts of `/sys/block/*/stat` since boot. Only those that the bench reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Counters {
+pub struct DeviceCounters {
     pub writes: u64,
     pub bytes: u64,
     /// Kernels before 5.5 do not count flushes.
     pub flushes: Option<u64>,
 }
 
-impl Counters {
+impl DeviceCounters {
     /// From the text of a `stat` file (Documentation/block/stat.rst). Field 5 is write requests
     /// completed, 7 sectors of 512 B written, 16 flush requests completed.
-    pub fn parse(text: &str) -> Result<Counters> {
+    pub fn parse(text: &str) -> Result<DeviceCounters> {
         let fields = text.split_ascii_whitespace().map(str::parse).collect::<Result<Vec<u64>, _>>();
         let fields = fields.with_context(|| format!("not a block device's statistics: {text:?}"))?;
         let field = |n: usize| fields.get(n - 1).copied();
         let (writes, sectors) = field(5).zip(field(7)).context("the block device's statistics have too few fields")?;
-        Ok(Counters { writes, bytes: sectors * 512, flushes: field(16) })
+        Ok(DeviceCounters { writes, bytes: sectors * 512, flushes: field(16) })
     }
 
-    pub fn and(self, more: Counters) -> Counters {
-        Counters {
+    pub fn and(self, more: DeviceCounters) -> DeviceCounters {
+        DeviceCounters {
             writes: self.writes + more.writes,
             bytes: self.bytes + more.bytes,
             flushes: self.flushes.zip(more.flushes).map(|(a, b)| a + b),
         }
     }
 
-    pub fn since(self, earlier: Counters) -> Counters {
-        Counters {
+    pub fn since(self, earlier: DeviceCounters) -> DeviceCounters {
+        DeviceCounters {
             writes: self.writes.saturating_sub(earlier.writes),
             bytes: self.bytes.saturating_sub(earlier.bytes),
             flushes: self.flushes.zip(earlier.flushes).map(|(a, b)| a.saturating_sub(b)),
@@ -92,9 +92,9 @@ impl Device {
         self.sys.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    pub fn counters(&self) -> Result<Counters> {
+    pub fn counters(&self) -> Result<DeviceCounters> {
         let path = self.sys.join("stat");
-        Counters::parse(&fs::read_to_string(&path).with_context(|| path.display().to_string())?)
+        DeviceCounters::parse(&fs::read_to_string(&path).with_context(|| path.display().to_string())?)
     }
 
     pub fn queue(&self) -> Queue {
@@ -187,14 +187,14 @@ mod tests {
     fn statistics_of_new_and_old_kernels() {
         let new = "   30424     6990  4577690    13342     6245    12625   907464     1956        0     5508    \
                    15527     3498       29   154160      216      326       12\n";
-        let counters = Counters::parse(new).unwrap();
-        assert_eq!(counters, Counters { writes: 6245, bytes: 907_464 * 512, flushes: Some(326) });
-        let old = Counters::parse("1 2 3 4 5 6 7 8 9 10 11").unwrap();
-        assert_eq!(old, Counters { writes: 5, bytes: 7 * 512, flushes: None });
-        assert!(Counters::parse("1 2 3").is_err());
-        assert!(Counters::parse("a b c d e f g").is_err());
-        let earlier = Counters { writes: 6000, bytes: 512, flushes: Some(300) };
-        assert_eq!(counters.since(earlier), Counters { writes: 245, bytes: 907_463 * 512, flushes: Some(26) });
+        let counters = DeviceCounters::parse(new).unwrap();
+        assert_eq!(counters, DeviceCounters { writes: 6245, bytes: 907_464 * 512, flushes: Some(326) });
+        let old = DeviceCounters::parse("1 2 3 4 5 6 7 8 9 10 11").unwrap();
+        assert_eq!(old, DeviceCounters { writes: 5, bytes: 7 * 512, flushes: None });
+        assert!(DeviceCounters::parse("1 2 3").is_err());
+        assert!(DeviceCounters::parse("a b c d e f g").is_err());
+        let earlier = DeviceCounters { writes: 6000, bytes: 512, flushes: Some(300) };
+        assert_eq!(counters.since(earlier), DeviceCounters { writes: 245, bytes: 907_463 * 512, flushes: Some(26) });
         assert_eq!(counters.since(old).flushes, None);
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The device, and the file system on it.
 #[derive(Clone, Debug, clap::Args)]
 #[group(id = "device-options")]
-pub struct Options {
+pub struct SimulatedOptions {
     /// Measure on a simulated device that is as slow as: emmc, ufs, sdcard, sata, nvme (or none,
     /// not slowed down), with its block trace; needs root
     #[arg(long, value_name = "PROFILE", conflicts_with = "dir")]
@@ -39,7 +39,7 @@ pub struct Options {
     pub block_bytes: Option<u32>,
 }
 
-impl Options {
+impl SimulatedOptions {
     /// Starts the device asked for, with the file system asked for or `file_system`.
     pub fn start(&self, file_system: Option<FileSystem>) -> Result<Option<Simulated>> {
         let Some(profile) = self.device else { return Ok(None) };
@@ -58,7 +58,7 @@ impl Options {
     }
 }
 
-impl Options {
+impl SimulatedOptions {
     /// The times of the device, where they are not the profile's.
     fn timing(&self, profile: Profile) -> Result<Option<Timing>> {
         if self.write_us.or(self.flush_us).is_none() {
@@ -79,7 +79,7 @@ impl Options {
 
 /// Its lines of the card.
 #[derive(Clone, Debug, Serialize)]
-pub struct Described {
+pub struct DeviceCard {
     pub profile: &'static str,
     pub size_bytes: u64,
     pub block_bytes: u32,
@@ -99,7 +99,7 @@ pub struct Simulated {
     device: Device,
     file_system: FileSystem,
     timing: Option<Timing>,
-    described: Described,
+    described: DeviceCard,
 }
 
 impl std::fmt::Debug for Simulated {
@@ -120,7 +120,7 @@ impl Simulated {
         let (profile, size_bytes, block_bytes) = (options.profile, options.size_bytes, options.block_bytes);
         let timing = options.timing.or(profile.timing());
         let device = Device::start(options)?;
-        let described = Described {
+        let described = DeviceCard {
             profile: profile.name(),
             size_bytes,
             block_bytes,
@@ -137,7 +137,7 @@ impl Simulated {
         self.device.mountpoint()
     }
 
-    pub fn describe(&self) -> &Described {
+    pub fn describe(&self) -> &DeviceCard {
         &self.described
     }
 

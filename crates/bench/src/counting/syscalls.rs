@@ -199,8 +199,8 @@ fn entering(_: Pid) -> bool {
 /// Whether the call the thread is about to make writes.
 fn is_write(pid: Pid) -> bool {
     let call = fs::read_to_string(format!("/proc/{pid}/syscall")).ok().and_then(|s| parse(&s));
-    let writes = |(n, _, kind): &(libc::c_long, &str, Kind)| {
-        call.is_some_and(|(number, _)| *n == number) && matches!(kind, Kind::Write | Kind::WriteWithFlags)
+    let writes = |(n, _, kind): &(libc::c_long, &str, SyscallKind)| {
+        call.is_some_and(|(number, _)| *n == number) && matches!(kind, SyscallKind::Write | SyscallKind::WriteWithFlags)
     };
     CALLS.iter().any(writes)
 }
@@ -214,19 +214,21 @@ fn look(pid: Pid, calls: &mut Calls) {
         return;
     };
     let also_flushes = match kind {
-        Kind::Sync => true,
-        Kind::Write => opened_dsync(pid, args[0]),
-        Kind::WriteWithFlags => args[5] & (libc::RWF_DSYNC | libc::RWF_SYNC) as u64 != 0 || opened_dsync(pid, args[0]),
-        Kind::Msync => args[2] & libc::MS_SYNC as u64 != 0,
+        SyscallKind::Sync => true,
+        SyscallKind::Write => opened_dsync(pid, args[0]),
+        SyscallKind::WriteWithFlags => {
+            args[5] & (libc::RWF_DSYNC | libc::RWF_SYNC) as u64 != 0 || opened_dsync(pid, args[0])
+        }
+        SyscallKind::Msync => args[2] & libc::MS_SYNC as u64 != 0,
     };
-    calls.writes += u64::from(matches!(kind, Kind::Write | Kind::WriteWithFlags));
+    calls.writes += u64::from(matches!(kind, SyscallKind::Write | SyscallKind::WriteWithFlags));
     calls.syncs += u64::from(also_flushes);
-    if matches!(kind, Kind::Write | Kind::WriteWithFlags) {
+    if matches!(kind, SyscallKind::Write | SyscallKind::WriteWithFlags) {
         let bytes = bytes(pid, name, args);
         if is_log(pid, args[0]) { calls.log_bytes += bytes } else { calls.database_bytes += bytes }
     }
     let name = match kind {
-        Kind::Write | Kind::WriteWithFlags if also_flushes => format!("{name} (flushing)"),
+        SyscallKind::Write | SyscallKind::WriteWithFlags if also_flushes => format!("{name} (flushing)"),
         _ => name.to_owned(),
     };
     *calls.by_name.entry(name).or_default() += 1;
@@ -273,7 +275,7 @@ fn opened_dsync(pid: Pid, fd: u64) -> bool {
 }
 
 #[derive(Clone, Copy)]
-enum Kind {
+enum SyscallKind {
     Write,
     /// Has flags of its own, in the last argument.
     WriteWithFlags,
@@ -281,17 +283,17 @@ enum Kind {
     Msync,
 }
 
-const CALLS: [(libc::c_long, &str, Kind); 10] = [
-    (libc::SYS_write, "write", Kind::Write),
-    (libc::SYS_pwrite64, "pwrite64", Kind::Write),
-    (libc::SYS_writev, "writev", Kind::Write),
-    (libc::SYS_pwritev, "pwritev", Kind::Write),
-    (libc::SYS_pwritev2, "pwritev2", Kind::WriteWithFlags),
-    (libc::SYS_fsync, "fsync", Kind::Sync),
-    (libc::SYS_fdatasync, "fdatasync", Kind::Sync),
-    (libc::SYS_syncfs, "syncfs", Kind::Sync),
-    (libc::SYS_sync, "sync", Kind::Sync),
-    (libc::SYS_msync, "msync", Kind::Msync),
+const CALLS: [(libc::c_long, &str, SyscallKind); 10] = [
+    (libc::SYS_write, "write", SyscallKind::Write),
+    (libc::SYS_pwrite64, "pwrite64", SyscallKind::Write),
+    (libc::SYS_writev, "writev", SyscallKind::Write),
+    (libc::SYS_pwritev, "pwritev", SyscallKind::Write),
+    (libc::SYS_pwritev2, "pwritev2", SyscallKind::WriteWithFlags),
+    (libc::SYS_fsync, "fsync", SyscallKind::Sync),
+    (libc::SYS_fdatasync, "fdatasync", SyscallKind::Sync),
+    (libc::SYS_syncfs, "syncfs", SyscallKind::Sync),
+    (libc::SYS_sync, "sync", SyscallKind::Sync),
+    (libc::SYS_msync, "msync", SyscallKind::Msync),
 ];
 
 #[cfg(test)]

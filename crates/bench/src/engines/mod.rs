@@ -10,30 +10,30 @@ use std::path::{Path, PathBuf};
 
 /// How an engine is opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
+pub enum EngineKind {
     /// SQLite's own VFS in this journal mode, at this level of `PRAGMA synchronous`.
     Stock { journal_mode: String, synchronous: i64 },
     /// The VFS "onewrite" with this `scheme`. `live`: reading while the process has the database
     /// marked.
     Onewrite { scheme: String, live: bool },
     /// No SQLite: a key-value store whose commits are as durable.
-    Store(Store),
+    Store(KeyValueStore),
     /// No database: the bare write that a durable commit cannot do without.
     Floor,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Store {
+pub enum KeyValueStore {
     Lmdb,
     Redb,
 }
 
 /// One line of each group of the table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Engine {
+pub struct BenchEngine {
     pub engine: String,
     pub preset: String,
-    pub kind: Kind,
+    pub kind: EngineKind,
     /// Pragmas set before the journal mode, in this order.
     pub pragmas: Vec<(String, String)>,
     /// The shared library whose SQLite it is, if not this program's.
@@ -54,7 +54,7 @@ const LEVELS: [&str; 4] = ["OFF", "NORMAL", "FULL", "EXTRA"];
 const NO_PROTECTION: &str = "no protection: a power cut may corrupt the database";
 
 /// SQLite's own VFS; the caveat follows from the settings.
-pub fn stock(preset: &str, journal_mode: &str, synchronous: i64) -> Engine {
+pub fn stock(preset: &str, journal_mode: &str, synchronous: i64) -> BenchEngine {
     let rollback = !["wal", "off", "memory"].contains(&journal_mode);
     let caveat = match (journal_mode, synchronous) {
         ("off" | "memory", _) | (_, 0) => Some(NO_PROTECTION),
@@ -62,10 +62,10 @@ pub fn stock(preset: &str, journal_mode: &str, synchronous: i64) -> Engine {
         (_, 1) => Some("not durable: a power cut may lose the newest commits"),
         _ => None,
     };
-    Engine {
+    BenchEngine {
         engine: "stock".to_owned(),
         preset: preset.to_owned(),
-        kind: Kind::Stock { journal_mode: journal_mode.to_owned(), synchronous },
+        kind: EngineKind::Stock { journal_mode: journal_mode.to_owned(), synchronous },
         pragmas: Vec::new(),
         library: None,
         caveat: caveat.map(str::to_owned),
@@ -75,11 +75,11 @@ pub fn stock(preset: &str, journal_mode: &str, synchronous: i64) -> Engine {
 }
 
 /// onewrite with this scheme; `-live` after it: reading while the process has the database marked.
-pub fn onewrite(preset: &str) -> Engine {
+pub fn onewrite(preset: &str) -> BenchEngine {
     let (scheme, live) = preset.strip_suffix("-live").map_or((preset, false), |scheme| (scheme, true));
-    Engine {
+    BenchEngine {
         engine: "onewrite".to_owned(),
-        kind: Kind::Onewrite { scheme: scheme.to_owned(), live },
+        kind: EngineKind::Onewrite { scheme: scheme.to_owned(), live },
         caveat: scheme.starts_with("off").then(|| NO_PROTECTION.to_owned()),
         default: preset == "log",
         default_reads: scheme == "log",
@@ -87,9 +87,9 @@ pub fn onewrite(preset: &str) -> Engine {
     }
 }
 
-fn alone(name: &str, kind: Kind, default: bool) -> Engine {
-    let preset = if kind == Kind::Floor { "overwrite" } else { "default" };
-    Engine { engine: name.to_owned(), kind, default, default_reads: false, ..stock(preset, "delete", FULL) }
+fn alone(name: &str, kind: EngineKind, default: bool) -> BenchEngine {
+    let preset = if kind == EngineKind::Floor { "overwrite" } else { "default" };
+    BenchEngine { engine: name.to_owned(), kind, default, default_reads: false, ..stock(preset, "delete", FULL) }
 }
 
 const MODES: [(&str, &str, i64); 5] = [
@@ -104,40 +104,40 @@ const MODES: [(&str, &str, i64); 5] = [
 const PRESETS: [&str; 6] = ["log", "log-live", "wal-opt", "dash", "off", "off-opt"];
 
 /// Every engine of this program, in the order of the table.
-pub fn all() -> Vec<Engine> {
-    let mut all: Vec<Engine> = MODES.iter().map(|(preset, mode, level)| stock(preset, mode, *level)).collect();
+pub fn all() -> Vec<BenchEngine> {
+    let mut all: Vec<BenchEngine> = MODES.iter().map(|(preset, mode, level)| stock(preset, mode, *level)).collect();
     all.extend(PRESETS.map(onewrite));
-    all.push(alone("lmdb", Kind::Store(Store::Lmdb), false));
-    all.push(alone("redb", Kind::Store(Store::Redb), false));
-    all.push(alone("floor", Kind::Floor, true));
+    all.push(alone("lmdb", EngineKind::Store(KeyValueStore::Lmdb), false));
+    all.push(alone("redb", EngineKind::Store(KeyValueStore::Redb), false));
+    all.push(alone("floor", EngineKind::Floor, true));
     all
 }
 
 /// The stock modes of the SQLite at `path`, and onewrite's default where that library brings it
 /// along.
-pub fn of_library(path: &Path, has_onewrite: bool) -> Vec<Engine> {
+pub fn of_library(path: &Path, has_onewrite: bool) -> Vec<BenchEngine> {
     let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    let foreign = |e: Engine| Engine { engine: file.clone(), library: Some(path.to_owned()), ..e };
+    let foreign = |e: BenchEngine| BenchEngine { engine: file.clone(), library: Some(path.to_owned()), ..e };
     let modes = MODES.iter().map(|(preset, mode, level)| foreign(stock(preset, mode, *level)));
     modes
-        .chain(has_onewrite.then(|| Engine { preset: "onewrite-log".to_owned(), ..foreign(onewrite("log")) }))
+        .chain(has_onewrite.then(|| BenchEngine { preset: "onewrite-log".to_owned(), ..foreign(onewrite("log")) }))
         .collect()
 }
 
 /// The engine that ratios refer to.
-pub fn is_reference(engine: &Engine) -> bool {
+pub fn is_reference(engine: &BenchEngine) -> bool {
     engine.engine == "stock" && engine.preset == "wal-full"
 }
 
 /// The engine that ratios of reads refer to: SQLite without a setting.
-pub fn is_stock_default(engine: &Engine) -> bool {
+pub fn is_stock_default(engine: &BenchEngine) -> bool {
     engine.engine == "stock" && engine.preset == "delete"
 }
 
 /// The engine of this name: `stock/wal-full`, `onewrite/log`, `floor`.
-pub fn named(name: &str, choices: &[Engine]) -> Result<Engine, String> {
+pub fn named(name: &str, choices: &[BenchEngine]) -> Result<BenchEngine, String> {
     let found = choices.iter().find(|e| e.name() == name || format!("{}/{}", e.engine, e.preset) == name);
-    let names = || choices.iter().map(Engine::name).collect::<Vec<_>>().join(", ");
+    let names = || choices.iter().map(BenchEngine::name).collect::<Vec<_>>().join(", ");
     found.cloned().ok_or_else(|| format!("there is no `{name}`; choose from {}", names()))
 }
 
@@ -148,7 +148,7 @@ pub fn register_onewrite() -> Result<(), String> {
 
 /// Settings that a connection tells, for the parameter card.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Settings {
+pub struct EngineSettings {
     /// Version of the SQLite; `None` where there is none.
     pub sqlite_version: String,
     pub journal_mode: String,
@@ -172,11 +172,11 @@ pub struct Settings {
     pub compile_options: Vec<String>,
 }
 
-impl Engine {
+impl BenchEngine {
     /// The name on the command line.
     pub fn name(&self) -> String {
         match self.kind {
-            Kind::Floor | Kind::Store(_) => self.engine.clone(),
+            EngineKind::Floor | EngineKind::Store(_) => self.engine.clone(),
             _ => format!("{}/{}", self.engine, self.preset),
         }
     }
@@ -188,19 +188,19 @@ impl Engine {
 
     /// Whether the process has the database marked before it reads.
     pub fn is_live(&self) -> bool {
-        matches!(self.kind, Kind::Onewrite { live: true, .. })
+        matches!(self.kind, EngineKind::Onewrite { live: true, .. })
     }
 
     pub fn has_no_sql(&self) -> bool {
-        matches!(self.kind, Kind::Store(_) | Kind::Floor)
+        matches!(self.kind, EngineKind::Store(_) | EngineKind::Floor)
     }
 
     pub fn is_onewrite(&self) -> bool {
-        matches!(self.kind, Kind::Onewrite { .. })
+        matches!(self.kind, EngineKind::Onewrite { .. })
     }
 
     pub fn is_stock_wal(&self) -> bool {
-        matches!(&self.kind, Kind::Stock { journal_mode, .. } if journal_mode == "wal")
+        matches!(&self.kind, EngineKind::Stock { journal_mode, .. } if journal_mode == "wal")
     }
 
     /// Opens `path` with the settings of the engine's name.
@@ -210,59 +210,59 @@ impl Engine {
             self.pragmas.iter().try_for_each(|(name, value)| db.execute_batch(&format!("PRAGMA {name} = {value}")))
         };
         match &self.kind {
-            Kind::Stock { journal_mode, synchronous } => {
+            EngineKind::Stock { journal_mode, synchronous } => {
                 let db = Db::open(library, utf8(path)?, false)?;
                 db.busy_timeout(BUSY_MS)?;
                 pragmas(&db)?;
                 db.execute_batch(&format!("PRAGMA journal_mode = {journal_mode}; PRAGMA synchronous = {synchronous}"))?;
                 Ok(db)
             }
-            Kind::Onewrite { scheme, .. } => {
+            EngineKind::Onewrite { scheme, .. } => {
                 let db = Db::open(library, &uri(path, scheme)?, true)?;
                 db.busy_timeout(BUSY_MS)?;
                 pragmas(&db)?;
                 db.execute_batch(&format!("PRAGMA synchronous = {FULL}"))?;
                 Ok(db)
             }
-            Kind::Store(_) | Kind::Floor => bail!("{} has no SQL", self.engine),
+            EngineKind::Store(_) | EngineKind::Floor => bail!("{} has no SQL", self.engine),
         }
     }
 
     /// Attaches `path` to a connection to another database, with the same settings.
     pub fn attach(&self, db: &Db, path: &Path, name: &str) -> Result<()> {
         match &self.kind {
-            Kind::Stock { journal_mode, synchronous } => {
+            EngineKind::Stock { journal_mode, synchronous } => {
                 attach(db, utf8(path)?, name)?;
                 db.execute_batch(&format!(
                     "PRAGMA {name}.journal_mode = {journal_mode}; PRAGMA {name}.synchronous = {synchronous}"
                 ))
             }
-            Kind::Onewrite { scheme, .. } => {
+            EngineKind::Onewrite { scheme, .. } => {
                 attach(db, &uri(path, scheme)?, name)?;
                 db.execute_batch(&format!("PRAGMA {name}.synchronous = {FULL}"))
             }
-            Kind::Store(_) | Kind::Floor => bail!("{} has no SQL", self.engine),
+            EngineKind::Store(_) | EngineKind::Floor => bail!("{} has no SQL", self.engine),
         }
     }
 
     /// Reads the settings back and fails where they are not those of the engine's name.
-    pub fn settings(&self, libraries: &Libraries, db: &Db) -> Result<Settings> {
+    pub fn settings(&self, libraries: &Libraries, db: &Db) -> Result<EngineSettings> {
         let text = |name: &str| db.query_text(&format!("PRAGMA {name}"));
         let known = |name: &str| text(name)?.with_context(|| format!("PRAGMA {name} has no answer"));
         // A VFS without memory mapping answers its pragma with no row.
         let number = |name: &str| -> Result<i64> { Ok(db.query_int(&format!("PRAGMA {name}"))?.unwrap_or(0)) };
         let (journal_mode, synchronous) = (known("journal_mode")?, number("synchronous")?);
         let wanted = match &self.kind {
-            Kind::Stock { journal_mode: wanted, synchronous: level } => {
+            EngineKind::Stock { journal_mode: wanted, synchronous: level } => {
                 ensure!(journal_mode == *wanted, "{}: the journal mode is {journal_mode}, not {wanted}", self.name());
                 *level
             }
-            Kind::Onewrite { scheme: wanted, .. } => {
+            EngineKind::Onewrite { scheme: wanted, .. } => {
                 let scheme = text("onewrite_scheme")?.context("the connection does not go through onewrite")?;
                 ensure!(scheme == *wanted, "{}: the scheme in force is {scheme}", self.name());
                 FULL
             }
-            Kind::Store(_) | Kind::Floor => bail!("{} has no SQL", self.engine),
+            EngineKind::Store(_) | EngineKind::Floor => bail!("{} has no SQL", self.engine),
         };
         ensure!(synchronous == wanted, "{}: synchronous is {synchronous}, not {wanted}", self.name());
         for (name, value) in &self.pragmas {
@@ -277,23 +277,23 @@ impl Engine {
             }
         }
         let sqlite_version = libraries.get(self.library.as_deref())?.version();
-        Settings::read(&|name| text(name), sqlite_version, compile_options)
+        EngineSettings::read(&|name| text(name), sqlite_version, compile_options)
     }
 }
 
-impl Settings {
+impl EngineSettings {
     /// From the answers of a connection to pragmas.
     pub fn read(
         text: &dyn Fn(&str) -> Result<Option<String>>,
         sqlite_version: String,
         compile_options: Vec<String>,
-    ) -> Result<Settings> {
+    ) -> Result<EngineSettings> {
         let known = |name: &str| text(name)?.with_context(|| format!("PRAGMA {name} has no answer"));
         // A VFS without memory mapping answers its pragma with no row.
         let number = |name: &str| -> Result<i64> { Ok(text(name)?.and_then(|v| v.parse().ok()).unwrap_or(0)) };
         let journal_mode = known("journal_mode")?;
         let log_size = text("onewrite_log_size")?;
-        Ok(Settings {
+        Ok(EngineSettings {
             sqlite_version,
             wal_autocheckpoint: if journal_mode == "wal" { Some(number("wal_autocheckpoint")?) } else { None },
             preallocates: if log_size.is_some() { "the log, as written zeros" } else { "nothing: files grow" },
@@ -311,14 +311,14 @@ impl Settings {
     }
 }
 
-impl Store {
+impl KeyValueStore {
     pub fn describe(self) -> String {
         match self {
-            Store::Lmdb => format!(
+            KeyValueStore::Lmdb => format!(
                 "{} (heed), map of 4 GiB, no flag that weakens a commit: fdatasync at each; keys of 8 bytes",
                 heed::lmdb_version().string
             ),
-            Store::Redb => "redb, cache of 1 GiB, Durability::Immediate (its default); keys u64".to_owned(),
+            KeyValueStore::Redb => "redb, cache of 1 GiB, Durability::Immediate (its default); keys u64".to_owned(),
         }
     }
 }
@@ -354,7 +354,7 @@ mod tests {
         for e in all() {
             assert_eq!(named(&e.name(), &all()).unwrap(), e);
         }
-        assert_eq!(named("floor/overwrite", &all()).unwrap().kind, Kind::Floor);
+        assert_eq!(named("floor/overwrite", &all()).unwrap().kind, EngineKind::Floor);
         let error = named("stock/wall", &all()).unwrap_err();
         assert!(
             error.contains("`stock/wall`") && error.contains("stock/wal-full") && error.contains("floor"),
@@ -371,7 +371,7 @@ mod tests {
     fn stock_settings_are_what_the_name_says() {
         let dir = tempfile::tempdir().unwrap();
         let libraries = Libraries::load([]).unwrap();
-        for mut e in all().into_iter().filter(|e| matches!(e.kind, Kind::Stock { .. })) {
+        for mut e in all().into_iter().filter(|e| matches!(e.kind, EngineKind::Stock { .. })) {
             e.pragmas.push(("page_size".to_owned(), "8192".to_owned()));
             let c = e.open(&libraries, &dir.path().join(&e.preset)).unwrap();
             assert_eq!(e.settings(&libraries, &c).unwrap().page_size, 8192);

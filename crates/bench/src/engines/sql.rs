@@ -125,7 +125,7 @@ unsafe fn text(p: *const c_char) -> String {
 
 /// An error of SQLite, which the errors of connections and statements have as their cause.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed {
+pub struct SqlError {
     /// The result code of the call.
     pub code: c_int,
     /// The same with its details, where SQLite has them.
@@ -134,13 +134,13 @@ pub struct Failed {
     pub message: String,
 }
 
-impl std::fmt::Display for Failed {
+impl std::fmt::Display for SqlError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} (SQLite's code {})", self.message, self.code)
     }
 }
 
-impl std::error::Error for Failed {}
+impl std::error::Error for SqlError {}
 
 /// A value bound to a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,7 +181,7 @@ impl Db {
         // SAFETY: likewise.
         let extended = unsafe { (self.library.api.extended_errcode)(self.raw) };
         let extended = if extended & 0xff == code & 0xff { extended } else { code };
-        Err(Failed { code, extended, message }.into())
+        Err(SqlError { code, extended, message }.into())
     }
 
     /// Whether no transaction is open.

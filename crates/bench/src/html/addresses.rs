@@ -1,8 +1,8 @@
 //! The block trace as a picture: addresses over time, a band for each part of the device, flushes
 //! below.
 
-use super::plots::{FONT, FOREGROUND, Frame, GRID, IO, draw, failed, short};
-use crate::counting::blocks::{Blocks, Part};
+use super::plots::{ChartFrame, FONT, FOREGROUND, GRID, IO, draw, failed, short};
+use crate::counting::blocks::{BlockContent, Blocks};
 use anyhow::Result;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -16,23 +16,29 @@ const MARK: i32 = 2;
 
 /// A band: its part, and the least and the greatest address written there.
 struct Band {
-    part: Part,
+    part: BlockContent,
     low: u64,
     high: u64,
 }
 
+/// The writes among the requests, each with the time of its arrival.
+fn writes(blocks: &Blocks) -> impl Iterator<Item = (u64, (u64, u64, BlockContent))> {
+    blocks.requests.iter().filter_map(|r| Some((r.at_us, r.write?)))
+}
+
+fn bands(blocks: &Blocks) -> Vec<Band> {
+    let band = |part| {
+        let of = || writes(blocks).filter(move |(_, (.., p))| *p == part);
+        let low = of().map(|(_, (offset, ..))| offset).min()?;
+        let high = of().map(|(_, (offset, len, _))| offset + len).max()?;
+        Some(Band { part, low, high })
+    };
+    BlockContent::ALL.into_iter().filter_map(band).collect()
+}
+
 /// The picture; `None` of nothing.
 pub fn addresses(blocks: &Blocks) -> Result<Option<String>> {
-    let writes = || blocks.requests.iter().filter_map(|r| Some((r.at_us, r.write?)));
-    let bands: Vec<Band> = Part::ALL
-        .into_iter()
-        .filter_map(|part| {
-            let of = || writes().filter(move |(_, (.., p))| *p == part);
-            let low = of().map(|(_, (offset, ..))| offset).min()?;
-            let high = of().map(|(_, (offset, len, _))| offset + len).max()?;
-            Some(Band { part, low, high })
-        })
-        .collect();
+    let bands = bands(blocks);
     let Some(end_us) = blocks.requests.iter().map(|r| r.at_us).max() else { return Ok(None) };
     let (unit, per_us) = if end_us > 2_000_000 { ("seconds", 1e-6) } else { ("milliseconds", 1e-3) };
     let end = end_us.max(1) as f64 * per_us;
@@ -40,7 +46,7 @@ pub fn addresses(blocks: &Blocks) -> Result<Option<String>> {
     let label = FONT.into_font().color(&FOREGROUND);
     let svg = draw(height as u32 + 52, |root| {
         let title = format!("{unit} since the first request");
-        let frame = Frame {
+        let frame = ChartFrame {
             margin_top: 4,
             label_width: LABEL_WIDTH,
             x_labels: (4, &|v: &f64| short(*v)),
@@ -66,7 +72,7 @@ pub fn addresses(blocks: &Blocks) -> Result<Option<String>> {
         // Rows of squares of one colour, by their place from the left.
         let mut marks: BTreeMap<(i32, u8), BTreeSet<i32>> = BTreeMap::new();
         let column = |at_us: u64| (chart.plotting_area().map_coordinate(&(at_us as f64 * per_us, 0.0)).0 - left) / MARK;
-        for (at_us, (offset, len, part)) in writes() {
+        for (at_us, (offset, len, part)) in writes(blocks) {
             let Some(i) = bands.iter().position(|b| b.part == part) else { continue };
             let band = &bands[i];
             // Lowest address below; a little of the band stays free on both sides.
@@ -119,14 +125,14 @@ fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counting::blocks::Request;
+    use crate::counting::blocks::BlockRequest;
 
     #[test]
     fn every_part_and_the_flushes_are_drawn() {
-        let request = |at_us, write| Request { at_us, write };
-        let mut requests = vec![request(0, Some((0, 4096, Part::Database))), request(10, None)];
+        let request = |at_us, write| BlockRequest { at_us, write };
+        let mut requests = vec![request(0, Some((0, 4096, BlockContent::Database))), request(10, None)];
         for i in 0..100 {
-            requests.push(request(i * 1000, Some(((256 + i) * 4096, 4096, Part::Log))));
+            requests.push(request(i * 1000, Some(((256 + i) * 4096, 4096, BlockContent::Log))));
         }
         let blocks = Blocks { requests, ..Blocks::default() };
         let svg = addresses(&blocks).unwrap().unwrap();

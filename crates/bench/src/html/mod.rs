@@ -7,16 +7,16 @@ pub mod plots;
 
 use crate::counting::blocks::Blocks;
 use crate::counting::wear::Wear;
-use crate::engines::Kind;
+use crate::engines::EngineKind;
 use crate::report::leads::{self, Contender};
 use crate::report::{self, Row};
-use crate::runner::Outcome;
+use crate::runner::RunOutcome;
 use anyhow::Result;
 use std::fmt::Write as _;
 
 const STYLE: &str = include_str!("style.css");
 
-pub fn page(outcome: &Outcome, wear: &Wear) -> Result<String> {
+pub fn page(outcome: &RunOutcome, wear: &Wear) -> Result<String> {
     let (rows, parameters) = (&outcome.rows, &outcome.parameters);
     let text = format!(
         "SQLite {}, {} runs, {}. Ratios are medians of ratios taken run by run; the parameter card is at the end.",
@@ -46,7 +46,7 @@ fn lead<'r>(workload: &str, rows: impl Iterator<Item = &'r Row>) -> Option<Strin
         runs: row.tx_per_s_runs.clone(),
         durable: row.of.caveat.is_none(),
     };
-    let all: Vec<Contender> = rows.filter(|r| r.of.kind != Kind::Floor).map(contender).collect();
+    let all: Vec<Contender> = rows.filter(|r| r.of.kind != EngineKind::Floor).map(contender).collect();
     leads::sentence(workload, "transactions", &all)
 }
 
@@ -240,7 +240,7 @@ fn phases(out: &mut String, group: &[&Row]) -> Result<()> {
     table(out, &heads, &first.phases_s.iter().enumerate().map(line).collect::<Vec<_>>())
 }
 
-pub fn card(out: &mut String, outcome: &Outcome, wear: &Wear) -> Result<()> {
+pub fn card(out: &mut String, outcome: &RunOutcome, wear: &Wear) -> Result<()> {
     let parameters = &outcome.parameters;
     out.push_str("<h2>Parameter card</h2>\n");
     let mut lines = parameters.short();

@@ -1,6 +1,6 @@
 //! The pictures of the page, as SVG whose colours are those of the page's style sheet.
 
-use crate::counting::blocks::Part;
+use crate::counting::blocks::BlockContent;
 use crate::report::Row;
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
@@ -23,7 +23,7 @@ const fn variable(number: u8) -> RGBColor {
 
 pub const FOREGROUND: RGBColor = variable(100);
 pub const GRID: RGBColor = variable(101);
-/// Of [`Part::ALL`], then of the rest in the kernel's cache.
+/// Of [`BlockContent::ALL`], then of the rest in the kernel's cache.
 pub const IO: [RGBColor; 6] =
     [variable(110), variable(111), variable(112), variable(113), variable(114), variable(115)];
 
@@ -61,7 +61,7 @@ pub fn failed(e: impl std::fmt::Display) -> anyhow::Error {
 pub type Chart<'a, X, Y> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>;
 
 /// The frame of a chart: its margins, its axes, and the words on them.
-pub struct Frame<'t, X, Y> {
+pub struct ChartFrame<'t, X, Y> {
     pub margin_top: u32,
     pub label_width: u32,
     /// At most so many labels, and the text of a value.
@@ -72,7 +72,7 @@ pub struct Frame<'t, X, Y> {
     pub y_title: Option<&'t str>,
 }
 
-impl<X, Y> Frame<'_, X, Y> {
+impl<X, Y> ChartFrame<'_, X, Y> {
     pub fn draw<'a, AX, AY>(
         &self,
         root: &DrawingArea<SVGBackend<'a>, Shift>,
@@ -125,7 +125,7 @@ where
 {
     let n = labels.len() as i32;
     draw(ROW_HEIGHT * labels.len() as u32 + 54, |root| {
-        let frame = Frame {
+        let frame = ChartFrame {
             margin_top: 4,
             label_width: LABEL_WIDTH,
             x_labels: (4, &|v: &f64| short(*v)),
@@ -206,7 +206,7 @@ pub fn short(v: f64) -> String {
 const FACTOR_MAX: f64 = 20.0;
 
 /// A line of a picture: a median, and the runs behind it.
-pub struct Measured {
+pub struct MeasuredLine {
     pub label: String,
     /// Its number in the style sheet.
     pub color: usize,
@@ -216,14 +216,14 @@ pub struct Measured {
 
 /// Medians as bars with a dot for each run. Where the greatest would dwarf the others, they are
 /// large dots on an axis by factors.
-pub fn medians(lines: &[Measured], unit: &str) -> Result<String> {
+pub fn medians(lines: &[MeasuredLine], unit: &str) -> Result<String> {
     let all: Vec<f64> = lines.iter().flat_map(|l| l.runs.iter().copied().chain([l.median])).collect();
     let low = all.iter().copied().reduce(f64::min).unwrap_or(1.0);
     let high = all.iter().copied().reduce(f64::max).unwrap_or(1.0);
     if low > 0.0 && high / low > FACTOR_MAX {
         return dots(lines, &format!("{unit}, log axis"), low / 1.5..high * 1.2);
     }
-    let bar = |line: &Measured| Bar {
+    let bar = |line: &MeasuredLine| Bar {
         label: line.label.clone(),
         parts: vec![(line.median, engine(line.color))],
         marks: line.runs.clone(),
@@ -231,7 +231,7 @@ pub fn medians(lines: &[Measured], unit: &str) -> Result<String> {
     bars(&lines.iter().map(bar).collect::<Vec<_>>(), unit)
 }
 
-fn dots(lines: &[Measured], unit: &str, range: std::ops::Range<f64>) -> Result<String> {
+fn dots(lines: &[MeasuredLine], unit: &str, range: std::ops::Range<f64>) -> Result<String> {
     let labels: Vec<String> = lines.iter().map(|l| l.label.clone()).collect();
     by_lines(&labels, range.log_scale(), unit, |chart| {
         for (i, line) in lines.iter().enumerate() {
@@ -249,7 +249,7 @@ fn dots(lines: &[Measured], unit: &str, range: std::ops::Range<f64>) -> Result<S
 }
 
 pub fn throughput(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<String> {
-    let line = |(color, row): (usize, &&Row)| Measured {
+    let line = |(color, row): (usize, &&Row)| MeasuredLine {
         label: label(row),
         color,
         median: row.tx_per_s,
@@ -293,7 +293,7 @@ pub fn over_points(series: &[Vec<Option<f64>>], points: &[&str], (x_title, y_tit
     let names = fitting(points);
     draw(290, |root| {
         let name = |i: &i32| usize::try_from(*i).ok().and_then(|i| names.get(i)).cloned().unwrap_or_default();
-        let frame = Frame {
+        let frame = ChartFrame {
             margin_top: 12,
             label_width: 72,
             x_labels: (points.len(), &name),
@@ -316,7 +316,8 @@ pub fn over_points(series: &[Vec<Option<f64>>], points: &[&str], (x_title, y_tit
 pub fn volume_parts(rows: &[&Row]) -> Vec<(usize, &'static str)> {
     if rows.iter().any(|r| r.blocks.is_some()) {
         let used = |i: usize| rows.iter().filter_map(|r| r.blocks).any(|b| b.kib()[i] > 0.0);
-        let names = Part::ALL.map(Part::name).into_iter().chain(["left in the kernel's cache, written later"]);
+        let names =
+            BlockContent::ALL.map(BlockContent::name).into_iter().chain(["left in the kernel's cache, written later"]);
         names.enumerate().filter(|(i, _)| used(*i)).collect()
     } else {
         vec![(0, "database"), (1, "journal or log"), (2, "else: file system's journal, whole blocks of parts")]
@@ -357,7 +358,7 @@ pub fn latency(rows: &[&Row]) -> Result<String> {
             2 => "99 %".to_owned(),
             nines => format!("99.{} %", "9".repeat((nines - 2) as usize)),
         };
-        let frame = Frame {
+        let frame = ChartFrame {
             margin_top: 12,
             label_width: 72,
             x_labels: (4, &|v: &f64| short(*v)),

@@ -3,9 +3,9 @@
 use crate::counting::device::{Device, Mount, Queue};
 use crate::counting::simulated::{self, Simulated};
 use crate::counting::wear::Wear;
-use crate::engines::Settings;
+use crate::engines::EngineSettings;
 use crate::text::wrap;
-use crate::workload::Described;
+use crate::workload::WorkloadCard;
 use anyhow::Result;
 use rusqlite::Connection;
 use serde::Serialize;
@@ -23,12 +23,12 @@ pub struct Parameters {
     pub sqlite_version: String,
     pub compile_options: Vec<String>,
     /// Per engine: journal mode, synchronous, page and cache size, locking, checkpoint interval.
-    pub engines: BTreeMap<String, Settings>,
+    pub engines: BTreeMap<String, EngineSettings>,
     /// The lines of key-value stores.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub stores: BTreeMap<&'static str, String>,
     /// Per workload: schema, statements, rows, key order, transactions, threads and connections.
-    pub workloads: BTreeMap<String, Described>,
+    pub workloads: BTreeMap<String, WorkloadCard>,
     pub indexes: usize,
     /// Of the first workload, as the next three.
     pub preloaded_rows: usize,
@@ -75,7 +75,7 @@ pub struct Machine {
     pub device: Option<Queue>,
     /// The device that it stands for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub simulated: Option<simulated::Described>,
+    pub simulated: Option<simulated::DeviceCard>,
     pub cpu_model: Option<String>,
     pub cpus: Option<usize>,
     pub cpu_governor: Option<String>,
@@ -354,7 +354,7 @@ impl Parameters {
 
     /// Connections, preparation and operations, where the workloads agree.
     fn conduct(&self) -> String {
-        let same = |of: &dyn Fn(&Described) -> String| {
+        let same = |of: &dyn Fn(&WorkloadCard) -> String| {
             let mut all: Vec<String> = self.workloads.values().map(of).collect();
             all.sort();
             all.dedup();

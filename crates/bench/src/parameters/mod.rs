@@ -4,3 +4,4 @@
 pub mod card;
 pub mod given;
 pub mod options;
+pub mod suite;

@@ -61,7 +61,7 @@ pub struct Common {
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
     #[command(flatten)]
-    pub simulated: simulated::Options,
+    pub simulated: simulated::SimulatedOptions,
     #[command(flatten)]
     pub wear: Wear,
     /// Those that were on the command line.

@@ -4,7 +4,7 @@ pub mod leads;
 
 use crate::counting::blocks::PerTx;
 use crate::counting::wear::{Wear, Worn};
-use crate::engines::{Engine, Kind};
+use crate::engines::{BenchEngine, EngineKind};
 use crate::numbers::stats::{self, Known, Ratio};
 use crate::parameters::card::Parameters;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
@@ -54,7 +54,7 @@ pub struct Row {
     #[serde(skip)]
     pub floors: Option<f64>,
     #[serde(skip)]
-    pub of: Engine,
+    pub of: BenchEngine,
 }
 
 impl Row {
@@ -66,7 +66,7 @@ impl Row {
 
 /// The file of `--json`.
 #[derive(Serialize)]
-pub struct Json<'a> {
+pub struct ReportJson<'a> {
     pub parameters: &'a Parameters,
     pub results: &'a [Row],
 }
@@ -216,9 +216,9 @@ fn label(row: &Row, wide: bool) -> String {
     let mark = if row.of.caveat.is_some() { " *" } else { "" };
     let own = (&row.engine, &row.preset) == (&row.of.engine, &row.of.preset);
     match row.of.kind {
-        Kind::Floor | Kind::Store(_) if own => row.engine.clone(),
-        Kind::Stock { .. } if own && !wide && row.of.library.is_none() => format!("{}{mark}", row.preset),
-        Kind::Onewrite { .. } if own && !wide => format!("1w {}{mark}", row.preset),
+        EngineKind::Floor | EngineKind::Store(_) if own => row.engine.clone(),
+        EngineKind::Stock { .. } if own && !wide && row.of.library.is_none() => format!("{}{mark}", row.preset),
+        EngineKind::Onewrite { .. } if own && !wide => format!("1w {}{mark}", row.preset),
         _ => format!("{} {}{mark}", row.engine, row.preset),
     }
 }
@@ -264,7 +264,7 @@ pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String>
             );
         }
     }
-    if rows.iter().any(|r| r.of.kind == Kind::Floor) {
+    if rows.iter().any(|r| r.of.kind == EngineKind::Floor) {
         lines.push("floor: one 4 KiB overwrite of a preallocated file with one flush, no database.".to_owned());
     }
     if rows.iter().any(|r| r.ratio_to_stock_default.is_some()) {

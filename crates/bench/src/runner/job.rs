@@ -1,9 +1,9 @@
 //! A job: the cases and workloads to measure; and its outcome.
 
 use crate::counting::blocks::Blocks;
-use crate::counting::device::Counters;
+use crate::counting::device::DeviceCounters;
 use crate::counting::simulated::Simulated;
-use crate::engines::{Engine, Kind};
+use crate::engines::{BenchEngine, EngineKind};
 use crate::numbers::measure::Section;
 use crate::parameters::card::Parameters;
 use crate::parameters::given::SIZES;
@@ -21,7 +21,7 @@ use std::time::Duration;
 pub struct Case {
     /// Shown instead of the engine's own names.
     pub label: Option<(String, String)>,
-    pub engine: Engine,
+    pub engine: BenchEngine,
     pub rows: Option<usize>,
     pub ops_per_tx: Option<usize>,
     pub threads: Option<usize>,
@@ -31,8 +31,8 @@ pub struct Case {
     pub simulated: Option<Arc<Simulated>>,
 }
 
-impl From<Engine> for Case {
-    fn from(engine: Engine) -> Case {
+impl From<BenchEngine> for Case {
+    fn from(engine: BenchEngine) -> Case {
         Case { label: None, engine, rows: None, ops_per_tx: None, threads: None, dir: None, simulated: None }
     }
 }
@@ -68,18 +68,18 @@ pub struct Job {
     pub notes: Vec<String>,
 }
 
-pub struct Measured {
+pub struct MeasuredSection {
     pub section: Section,
-    pub device: Option<Counters>,
+    pub device: Option<DeviceCounters>,
     pub blocks: Option<Blocks>,
     /// Writes of others, as a share of the device's writes during the section.
     pub noise: f64,
 }
 
 /// A case's and a workload's number.
-pub type Key = (usize, usize);
+pub type SectionKey = (usize, usize);
 
-pub struct Outcome {
+pub struct RunOutcome {
     pub parameters: Parameters,
     pub rows: Vec<Row>,
     /// Of each row, the block trace of the first run.
@@ -91,7 +91,7 @@ impl Job {
     /// The numbers of the cases that do workload number `w`.
     pub fn cases_of(&self, w: usize) -> impl Iterator<Item = usize> {
         let workload = self.workloads[w];
-        let does = move |e: &Engine| workload.suits(e) && (!self.defaults_only || workload.is_default_of(e));
+        let does = move |e: &BenchEngine| workload.suits(e) && (!self.defaults_only || workload.is_default_of(e));
         (0..self.cases.len()).filter(move |c| does(&self.cases[*c].engine))
     }
 
@@ -100,12 +100,12 @@ impl Job {
         self.cases[case].size(&self.common, self.workloads[workload], None)
     }
 
-    pub fn position(&self, is: impl Fn(&Engine) -> bool) -> Option<usize> {
+    pub fn position(&self, is: impl Fn(&BenchEngine) -> bool) -> Option<usize> {
         self.cases.iter().position(|c| is(&c.engine))
     }
 
     pub fn floor(&self) -> Option<usize> {
-        self.position(|e| e.kind == Kind::Floor)
+        self.position(|e| e.kind == EngineKind::Floor)
     }
 
     /// Refuses sizes that no workload or engine of the job heeds; those that only some heed are a

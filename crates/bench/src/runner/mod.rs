@@ -3,19 +3,21 @@
 mod job;
 mod results;
 
-pub use job::{Case, Job, Key, Measured, Outcome};
+pub use job::{Case, Job, MeasuredSection, RunOutcome, SectionKey};
 
 use crate::counting::blocks::Blocks;
-use crate::counting::device::{Counters, Device, Mount};
+use crate::counting::device::{Device, DeviceCounters, Mount};
 use crate::counting::simulated::Simulated;
 use crate::counting::syscalls::{self, Calls};
 use crate::engines::sql::Libraries;
-use crate::engines::{self, Engine, Kind, Settings, Store};
+use crate::engines::{self, BenchEngine, EngineKind, EngineSettings, KeyValueStore};
 use crate::numbers::measure::{INTERRUPTED, Probe};
 use crate::parameters::card::{self, Machine, Parameters};
 use crate::progress::Progress;
 use crate::workload::floor;
-use crate::workload::{self, Crash, Described, Originals, Plan, Size, Stage, WARM_UP, WalStart, Workload};
+use crate::workload::{
+    self, CrashedProcess, Originals, Plan, SectionStage, Size, WARM_UP, WalStart, Workload, WorkloadCard,
+};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -42,12 +44,12 @@ const IDLE: Duration = Duration::from_millis(50);
 enum Traced {
     Section(Box<OneSection>),
     /// Being killed.
-    Crash(Box<Crash>),
+    Crash(Box<CrashedProcess>),
 }
 
 #[derive(Serialize, Deserialize)]
 struct OneSection {
-    engine: Engine,
+    engine: BenchEngine,
     workload: String,
     size: Size,
     seed: u64,
@@ -71,7 +73,7 @@ pub fn traced(json: &str) -> Result<()> {
     }
     let libraries = Libraries::load(&t.engine.library)?;
     let plan = Plan::draw(workload, &t.size, t.seed, 0)?;
-    let stage = Stage {
+    let stage = SectionStage {
         libraries: &libraries,
         dir: &t.dir,
         original: t.original.as_deref(),
@@ -83,8 +85,227 @@ pub fn traced(json: &str) -> Result<()> {
     Ok(())
 }
 
-pub fn run(mut job: Job) -> Result<Outcome> {
-    let start = Instant::now();
+/// Where a job runs.
+struct Surroundings<'a> {
+    libraries: &'a Libraries,
+    temporary: &'a Path,
+    mount: Option<Mount>,
+    device: Result<Device, String>,
+    /// The simulated device of the whole job.
+    shared: Option<&'a Simulated>,
+    /// Of each case.
+    dirs: Vec<&'a Path>,
+    devices: Vec<Option<Device>>,
+    simulated: Vec<Option<&'a Simulated>>,
+}
+
+/// How long a job may take.
+struct Timing {
+    start: Instant,
+    runs_min: usize,
+    minutes: f64,
+    budget: Option<Duration>,
+    /// None where a number of transactions was given: it stays, in as many runs as a median takes.
+    free: Option<Duration>,
+    sections: usize,
+    longest: Duration,
+}
+
+impl Timing {
+    fn of(job: &Job) -> Timing {
+        let minutes = job.common.minutes.unwrap_or(MINUTES);
+        let budget = job.common.runs.is_none().then(|| Duration::from_secs_f64(60.0 * minutes * FOR_RUNS));
+        Timing {
+            start: Instant::now(),
+            runs_min: job.common.runs.map_or(RUNS_MIN, |n| n as usize),
+            minutes,
+            budget,
+            free: budget.filter(|_| job.common.transactions.is_none()),
+            sections: (0..job.workloads.len()).map(|w| job.cases_of(w).count()).sum(),
+            longest: Duration::ZERO,
+        }
+    }
+
+    /// However slow the device: the counting round and the first run share the time, then there is
+    /// a result. A later run is begun where its time is left.
+    fn limit(&self, sections_done: usize) -> Option<Duration> {
+        let left = (2 * self.sections).saturating_sub(sections_done);
+        self.free.map(|b| b.saturating_sub(self.start.elapsed()) / left.max(4) as u32).filter(|_| left > 0)
+    }
+
+    /// Whether another run would not end in time.
+    fn is_over(&self, of: Option<Duration>) -> bool {
+        of.is_some_and(|b| self.start.elapsed() + self.longest.mul_f64(1.1) > b)
+    }
+
+    /// Whether `runs` are enough, of which so many lines are not known well.
+    fn is_enough(&self, runs: usize, unsteady: usize) -> bool {
+        let known = self.budget.is_none() || unsteady == 0 || self.is_over(self.budget);
+        runs >= self.runs_min && known || runs > 0 && self.is_over(self.free)
+    }
+}
+
+/// What the runs have measured.
+#[derive(Default)]
+struct Measurements {
+    runs: usize,
+    measured: BTreeMap<SectionKey, Vec<MeasuredSection>>,
+    settings: BTreeMap<String, EngineSettings>,
+    described: BTreeMap<String, WorkloadCard>,
+}
+
+impl Measurements {
+    /// One section of every case and workload.
+    fn run(
+        &mut self,
+        job: &Job,
+        place: &Surroundings<'_>,
+        timing: &Timing,
+        (plans, progress): (&mut Plans, &mut Progress),
+        (unsteady, lines): (usize, usize),
+    ) -> Result<()> {
+        for (w, workload) in job.workloads.iter().copied().enumerate() {
+            let all: Vec<usize> = job.cases_of(w).collect();
+            for c in (0..all.len()).map(|turn| all[(turn + self.runs) % all.len()]) {
+                let case = &job.cases[c];
+                let why = if self.runs < timing.runs_min {
+                    format!("run {} of {}", self.runs + 1, timing.runs_min)
+                } else {
+                    format!("run {}, {unsteady} of {lines} lines are not yet known to ±10 %", self.runs + 1)
+                };
+                let what = format!("{why}, {}: {}", workload.name(), case.name());
+                progress.section(&what);
+                let size = case.size(&job.common, workload, timing.limit(progress.begun() - 1));
+                let (plan, original) = plans.of(place.libraries, &case.engine, workload, &size, self.runs as u64)?;
+                let own = if case.label.is_some() {
+                    format!("{}, {}", workload.name(), case.name())
+                } else {
+                    workload.name().to_owned()
+                };
+                self.described.entry(own).or_insert_with(|| plan.describe());
+                let section = Sectioned {
+                    libraries: place.libraries,
+                    dir: place.dirs[c],
+                    device: place.devices[c].as_ref().filter(|_| place.simulated[c].is_none()),
+                    simulated: place.simulated[c].filter(|_| !workload.reads()),
+                };
+                let (mut m, s) = section.run(&case.engine, workload, plan, &size, original)?;
+                if let (1.., Some(blocks)) = (self.runs, &mut m.blocks) {
+                    blocks.requests = Vec::new();
+                }
+                self.settings.extend(s.map(|s| (case.name(), s)));
+                self.measured.entry((c, w)).or_default().push(m);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The system calls of each section, and notes on those that were not counted.
+fn count_sections(
+    job: &Job,
+    place: &Surroundings<'_>,
+    timing: &Timing,
+    (plans, progress): (&mut Plans, &mut Progress),
+    notes: &mut Vec<String>,
+) -> Result<BTreeMap<SectionKey, Calls>> {
+    let mut calls: BTreeMap<SectionKey, Calls> = BTreeMap::new();
+    let mut calls_unknown = None;
+    for (w, workload) in job.workloads.iter().copied().enumerate().filter(|_| job.count_calls) {
+        for c in job.cases_of(w) {
+            let case = &job.cases[c];
+            progress.section(&format!("counting system calls, {}: {}", workload.name(), case.name()));
+            // A recovery is a crash first, which is traced itself.
+            if calls_unknown.is_none() && !workload.recovers() {
+                let size = case.size(&job.common, workload, timing.limit(progress.begun() - 1));
+                let (_, original) = plans.of(place.libraries, &case.engine, workload, &size, 0)?;
+                match count_calls(case, workload, &size, job.common.seed, place.dirs[c], original) {
+                    Ok(Some(found)) => drop(calls.insert((c, w), found)),
+                    Ok(None) => notes.push(format!(
+                        "write and sync calls of {} {} are n/a: they are so many that counting them takes longer than {} s",
+                        case.name(),
+                        workload.name(),
+                        COUNTED.as_secs()
+                    )),
+                    Err(reason) => calls_unknown = Some(reason),
+                }
+                stop_if_interrupted()?;
+            }
+        }
+    }
+    if let Some(reason) = calls_unknown {
+        notes.push(format!("write and sync calls are n/a: {reason}"));
+        calls.clear();
+    }
+    Ok(calls)
+}
+
+/// The card, without notes.
+fn parameters(
+    job: &Job,
+    place: &Surroundings<'_>,
+    timing: &Timing,
+    measurements: Measurements,
+    calls: &BTreeMap<SectionKey, Calls>,
+) -> Result<Parameters> {
+    let (sqlite_version, compile_options) = card::sqlite()?;
+    let per_tx = |c: &Calls| c.by_name.iter().map(|(n, v)| (n.clone(), *v as f64 / c.transactions as f64)).collect();
+    let syscalls =
+        calls.iter().map(|((c, w), n)| (format!("{} {}", job.cases[*c].name(), job.workloads[*w].name()), per_tx(n)));
+    let own = job.cases.iter().zip(&place.dirs).filter(|(case, _)| case.dir.is_some()).map(|(case, dir)| {
+        let mount = Mount::of(dir);
+        let device = Device::under(dir, mount.as_ref());
+        (case.name(), Machine::look(dir, mount.as_ref(), &device, case.simulated.as_deref()))
+    });
+    let machines: BTreeMap<String, Machine> = own.collect();
+    let machine = match job.cases.first().filter(|_| machines.len() == job.cases.len()) {
+        Some(Case { dir: Some(_), simulated, .. }) => {
+            let (mount, device) =
+                (Mount::of(place.dirs[0]), Device::under(place.dirs[0], Mount::of(place.dirs[0]).as_ref()));
+            Machine::look(place.dirs[0], mount.as_ref(), &device, simulated.as_deref())
+        }
+        _ => Machine::look(place.temporary, place.mount.as_ref(), &place.device, place.shared),
+    };
+    let stores = job.cases.iter().filter_map(|case| match case.engine.kind {
+        EngineKind::Store(store) => {
+            Some((if store == KeyValueStore::Lmdb { "lmdb" } else { "redb" }, store.describe()))
+        }
+        _ => None,
+    });
+    Ok(Parameters {
+        onewrite_version: env!("CARGO_PKG_VERSION"),
+        build: if cfg!(debug_assertions) { "debug" } else { "release" },
+        sqlite_version,
+        compile_options,
+        engines: measurements.settings,
+        stores: stores.collect(),
+        preloaded_rows: job.common.size(job.workloads[0], None).rows,
+        row_bytes: job.common.row_bytes as usize,
+        key_order: measurements.described.values().next().map_or("none", |d| d.key_order),
+        transactions: job.common.size(job.workloads[0], None).transactions,
+        indexes: job.common.indexes as usize,
+        workloads: measurements.described,
+        warm_up_transactions: WARM_UP,
+        cold: workload::COLD,
+        wal_at_start: job.common.wal_start.describe(),
+        checkpoint_at_end: "none, but in Mobibench's workloads; checkpoints are timed where the engine makes them",
+        runs: measurements.runs,
+        minutes_max: timing.budget.map(|_| timing.minutes),
+        run_order: "interleaved, order of engines turned per run",
+        seed: job.common.seed,
+        wear: job.common.wear.clone(),
+        floor: floor::DESCRIPTION,
+        syscall_counting: syscalls::METHOD,
+        syscalls: syscalls.collect(),
+        unknown: card::all_unknown(&machine, &machines),
+        machine,
+        machines,
+        notes: Vec::new(),
+    })
+}
+
+pub fn run(mut job: Job) -> Result<RunOutcome> {
+    let mut timing = Timing::of(&job);
     let mut notes = job.check_sizes()?;
     notes.splice(..0, std::mem::take(&mut job.notes));
     let libraries = Libraries::load(job.cases.iter().filter_map(|c| c.engine.library.as_ref()))?;
@@ -107,186 +328,73 @@ pub fn run(mut job: Job) -> Result<Outcome> {
     if cfg!(debug_assertions) {
         notes.push("this is a debug build; measure with `cargo run --release`".to_owned());
     }
-    let devices: Vec<Option<Device>> = dirs.iter().map(|d| Device::under(d, Mount::of(d).as_ref()).ok()).collect();
-
-    let runs_min = job.common.runs.map_or(RUNS_MIN, |n| n as usize);
-    let minutes = job.common.minutes.unwrap_or(MINUTES);
-    let budget = job.common.runs.is_none().then(|| Duration::from_secs_f64(60.0 * minutes * FOR_RUNS));
-    // A number of transactions that was given stays, in as many runs as a median takes.
-    let free = budget.filter(|_| job.common.transactions.is_none());
-    let sections = (0..job.workloads.len()).map(|w| job.cases_of(w).count()).sum::<usize>();
-    // However slow the device: the counting round and the first run share the time, then there is a
-    // result. A later run is begun where its time is left.
-    let limit = |sections_done: usize| -> Option<Duration> {
-        let left = (2 * sections).saturating_sub(sections_done);
-        free.map(|b| b.saturating_sub(start.elapsed()) / left.max(4) as u32).filter(|_| left > 0)
+    let devices = dirs.iter().map(|d| Device::under(d, Mount::of(d).as_ref()).ok()).collect();
+    let place = Surroundings {
+        libraries: &libraries,
+        temporary: temporary.path(),
+        mount,
+        device,
+        shared: shared.as_deref(),
+        dirs,
+        devices,
+        simulated,
     };
-    let mut progress = Progress::new((runs_min + usize::from(job.count_calls)) * sections);
-
+    let mut progress = Progress::new((timing.runs_min + usize::from(job.count_calls)) * timing.sections);
     let mut plans = Plans {
         originals: Originals::in_dir(job.common.dir.as_deref().unwrap_or(Path::new(".")))?,
         seed: job.common.seed,
         drawn: None,
     };
-    let mut calls: BTreeMap<Key, Calls> = BTreeMap::new();
-    let mut calls_unknown = None;
-    for (w, workload) in job.workloads.iter().copied().enumerate().filter(|_| job.count_calls) {
-        for c in job.cases_of(w) {
-            let case = &job.cases[c];
-            progress.section(&format!("counting system calls, {}: {}", workload.name(), case.name()));
-            // A recovery is a crash first, which is traced itself.
-            if calls_unknown.is_none() && !workload.recovers() {
-                let size = case.size(&job.common, workload, limit(progress.begun() - 1));
-                let (_, original) = plans.of(&libraries, &case.engine, workload, &size, 0)?;
-                match count_calls(case, workload, &size, job.common.seed, dirs[c], original) {
-                    Ok(Some(found)) => drop(calls.insert((c, w), found)),
-                    Ok(None) => notes.push(format!(
-                        "write and sync calls of {} {} are n/a: they are so many that counting them takes longer than {} s",
-                        case.name(),
-                        workload.name(),
-                        COUNTED.as_secs()
-                    )),
-                    Err(reason) => calls_unknown = Some(reason),
-                }
-                stop_if_interrupted()?;
-            }
-        }
-    }
-    if let Some(reason) = calls_unknown {
-        notes.push(format!("write and sync calls are n/a: {reason}"));
-        calls.clear();
-    }
-
-    let mut measured: BTreeMap<Key, Vec<Measured>> = BTreeMap::new();
-    let mut settings: BTreeMap<String, Settings> = BTreeMap::new();
-    let mut described: BTreeMap<String, Described> = BTreeMap::new();
-    let mut longest = Duration::ZERO;
-    let mut runs = 0;
+    let calls = count_sections(&job, &place, &timing, (&mut plans, &mut progress), &mut notes)?;
+    let mut measurements = Measurements::default();
     loop {
-        let over = |of: Option<Duration>| of.is_some_and(|b| start.elapsed() + longest.mul_f64(1.1) > b);
-        let (unsteady, lines) = results::unsteady(&job, &measured);
-        if runs >= runs_min && (budget.is_none() || unsteady == 0 || over(budget)) || runs > 0 && over(free) {
-            if unsteady > 0 {
-                let more = if budget.is_some() {
-                    format!("--minutes {} gives", 5.0 * minutes)
-                } else {
-                    "more --runs give".to_owned()
-                };
-                notes.push(format!(
-                    "{unsteady} of {lines} lines are not known to ±10 % after {runs} runs; {more} better ones"
-                ));
-            }
+        let (unsteady, lines) = results::unsteady(&job, &measurements.measured);
+        if timing.is_enough(measurements.runs, unsteady) {
+            notes.extend(unsteady_note(&timing, measurements.runs, unsteady, lines));
             break;
         }
-        if runs >= runs_min {
-            progress.extend(sections);
+        if measurements.runs >= timing.runs_min {
+            progress.extend(timing.sections);
         }
         let run_start = Instant::now();
-        for (w, workload) in job.workloads.iter().copied().enumerate() {
-            let all: Vec<usize> = job.cases_of(w).collect();
-            for c in (0..all.len()).map(|turn| all[(turn + runs) % all.len()]) {
-                let case = &job.cases[c];
-                let why = if runs < runs_min {
-                    format!("run {} of {runs_min}", runs + 1)
-                } else {
-                    format!("run {}, {unsteady} of {lines} lines are not yet known to ±10 %", runs + 1)
-                };
-                let what = format!("{why}, {}: {}", workload.name(), case.name());
-                progress.section(&what);
-                let size = case.size(&job.common, workload, limit(progress.begun() - 1));
-                let (plan, original) = plans.of(&libraries, &case.engine, workload, &size, runs as u64)?;
-                let own = if case.label.is_some() {
-                    format!("{}, {}", workload.name(), case.name())
-                } else {
-                    workload.name().to_owned()
-                };
-                described.entry(own).or_insert_with(|| plan.describe());
-                let section = Sectioned {
-                    libraries: &libraries,
-                    dir: dirs[c],
-                    device: devices[c].as_ref().filter(|_| simulated[c].is_none()),
-                    simulated: simulated[c].filter(|_| !workload.reads()),
-                };
-                let (mut m, s) = section.run(&case.engine, workload, plan, &size, original)?;
-                if let (1.., Some(blocks)) = (runs, &mut m.blocks) {
-                    blocks.requests = Vec::new();
-                }
-                settings.extend(s.map(|s| (case.name(), s)));
-                measured.entry((c, w)).or_default().push(m);
-            }
-        }
-        longest = longest.max(run_start.elapsed());
-        runs += 1;
+        measurements.run(&job, &place, &timing, (&mut plans, &mut progress), (unsteady, lines))?;
+        timing.longest = timing.longest.max(run_start.elapsed());
+        measurements.runs += 1;
     }
     progress.done();
 
-    let writes = !job.workloads.iter().all(|w| w.reads());
-    if job.common.wal_start == WalStart::Empty && writes && job.cases.iter().any(|c| c.engine.is_stock_wal()) {
-        notes.push(
-            "stock WAL began empty and grew, as in Mobibench; a program that runs on overwrites a WAL that has grown, \
-             which is cheaper: --wal-start grown measures that"
-                .to_owned(),
-        );
-    }
-    let rows = results::rows(&job, &measured, &calls);
-    notes.extend(results::warn(&job, &measured));
-    let traces = results::traces(&job, &mut measured);
-    let (sqlite_version, compile_options) = card::sqlite()?;
-    let per_tx = |c: &Calls| c.by_name.iter().map(|(n, v)| (n.clone(), *v as f64 / c.transactions as f64)).collect();
-    let syscalls =
-        calls.iter().map(|((c, w), n)| (format!("{} {}", job.cases[*c].name(), job.workloads[*w].name()), per_tx(n)));
-    let own = job.cases.iter().zip(&dirs).filter(|(case, _)| case.dir.is_some()).map(|(case, dir)| {
-        let mount = Mount::of(dir);
-        let device = Device::under(dir, mount.as_ref());
-        (case.name(), Machine::look(dir, mount.as_ref(), &device, case.simulated.as_deref()))
-    });
-    let machines: BTreeMap<String, Machine> = own.collect();
-    let machine = match job.cases.first().filter(|_| machines.len() == job.cases.len()) {
-        Some(Case { dir: Some(_), simulated, .. }) => {
-            let (mount, device) = (Mount::of(dirs[0]), Device::under(dirs[0], Mount::of(dirs[0]).as_ref()));
-            Machine::look(dirs[0], mount.as_ref(), &device, simulated.as_deref())
-        }
-        _ => Machine::look(temporary.path(), mount.as_ref(), &device, shared.as_deref()),
-    };
-    let stores = job.cases.iter().filter_map(|case| match case.engine.kind {
-        Kind::Store(store) => Some((if store == Store::Lmdb { "lmdb" } else { "redb" }, store.describe())),
-        _ => None,
-    });
-    let parameters = Parameters {
-        onewrite_version: env!("CARGO_PKG_VERSION"),
-        build: if cfg!(debug_assertions) { "debug" } else { "release" },
-        sqlite_version,
-        compile_options,
-        engines: settings,
-        stores: stores.collect(),
-        preloaded_rows: job.common.size(job.workloads[0], None).rows,
-        row_bytes: job.common.row_bytes as usize,
-        key_order: described.values().next().map_or("none", |d| d.key_order),
-        transactions: job.common.size(job.workloads[0], None).transactions,
-        indexes: job.common.indexes as usize,
-        workloads: described,
-        warm_up_transactions: WARM_UP,
-        cold: workload::COLD,
-        wal_at_start: job.common.wal_start.describe(),
-        checkpoint_at_end: "none, but in Mobibench's workloads; checkpoints are timed where the engine makes them",
-        runs,
-        minutes_max: budget.map(|_| minutes),
-        run_order: "interleaved, order of engines turned per run",
-        seed: job.common.seed,
-        wear: job.common.wear.clone(),
-        floor: floor::DESCRIPTION,
-        syscall_counting: syscalls::METHOD,
-        syscalls: syscalls.collect(),
-        unknown: card::all_unknown(&machine, &machines),
-        machine,
-        machines,
-        notes,
-    };
+    notes.extend(wal_note(&job));
+    let rows = results::rows(&job, &measurements.measured, &calls);
+    notes.extend(results::warn(&job, &measurements.measured));
+    let traces = results::traces(&job, &mut measurements.measured);
+    let parameters = Parameters { notes, ..parameters(&job, &place, &timing, measurements, &calls)? };
+    drop(place);
     for dir in elsewhere.into_iter().flatten() {
         dir.close().context("removing a temporary directory")?;
     }
     temporary.close().context("removing the temporary directory")?;
-    Ok(Outcome { parameters, rows, traces, reference: job.reference.map(|(_, name)| name).unwrap_or_default() })
+    Ok(RunOutcome { parameters, rows, traces, reference: job.reference.map(|(_, name)| name).unwrap_or_default() })
+}
+
+/// The lines that are not known well at the end.
+fn unsteady_note(timing: &Timing, runs: usize, unsteady: usize, lines: usize) -> Option<String> {
+    let more = match timing.budget {
+        Some(_) => format!("--minutes {} gives", 5.0 * timing.minutes),
+        None => "more --runs give".to_owned(),
+    };
+    let note = || format!("{unsteady} of {lines} lines are not known to ±10 % after {runs} runs; {more} better ones");
+    (unsteady > 0).then(note)
+}
+
+/// A WAL that begins empty is dearer than one of a program that runs on.
+fn wal_note(job: &Job) -> Option<String> {
+    let writes = !job.workloads.iter().all(|w| w.reads());
+    let grows = job.common.wal_start == WalStart::Empty && job.cases.iter().any(|c| c.engine.is_stock_wal());
+    (grows && writes).then(|| {
+        "stock WAL began empty and grew, as in Mobibench; a program that runs on overwrites a WAL that has grown, \
+         which is cheaper: --wal-start grown measures that"
+            .to_owned()
+    })
 }
 
 fn temporary_in(parent: &Path) -> Result<tempfile::TempDir> {
@@ -311,7 +419,7 @@ impl Plans {
     fn of(
         &mut self,
         libraries: &Libraries,
-        engine: &Engine,
+        engine: &BenchEngine,
         workload: Workload,
         size: &Size,
         run: u64,
@@ -339,16 +447,16 @@ impl Sectioned<'_> {
     /// In a directory of its own.
     fn run(
         &self,
-        engine: &Engine,
+        engine: &BenchEngine,
         workload: Workload,
         plan: &Plan,
         size: &Size,
         original: Option<PathBuf>,
-    ) -> Result<(Measured, Option<Settings>)> {
+    ) -> Result<(MeasuredSection, Option<EngineSettings>)> {
         stop_if_interrupted()?;
         let dir = tempfile::tempdir_in(self.dir)?;
         let mut idle = None;
-        let mut probe = Watch { of: self, before: None, during: None, from: 0, blocks: None };
+        let mut probe = DeviceWatch { of: self, before: None, during: None, from: 0, blocks: None };
         let original = original.as_deref();
         let ready = || {
             // The writes left from loading must not reach the device while it is being counted.
@@ -357,7 +465,7 @@ impl Sectioned<'_> {
             Ok(())
         };
         let ready = Box::new(ready);
-        let stage = Stage { libraries: self.libraries, dir: dir.path(), original, ready, probe: &mut probe };
+        let stage = SectionStage { libraries: self.libraries, dir: dir.path(), original, ready, probe: &mut probe };
         let (section, settings) = workload::run(engine, workload, plan, size, stage)?;
         let (blocks, during) = (probe.blocks, probe.during);
         let during = blocks.as_ref().map(Blocks::counters).or(during);
@@ -365,7 +473,7 @@ impl Sectioned<'_> {
             (Some(per_s), Some(d)) if !workload.reads() => per_s * section.seconds / (d.bytes as f64).max(1.0),
             _ => 0.0,
         };
-        Ok((Measured { section, device: during, blocks, noise }, settings))
+        Ok((MeasuredSection { section, device: during, blocks, noise }, settings))
     }
 }
 
@@ -403,15 +511,15 @@ fn watch_idle(device: &Device) -> Result<f64> {
 
 /// Reads the device's counters around the measured transactions, or the record of a simulated
 /// device.
-struct Watch<'a> {
+struct DeviceWatch<'a> {
     of: &'a Sectioned<'a>,
-    before: Option<Counters>,
-    during: Option<Counters>,
+    before: Option<DeviceCounters>,
+    during: Option<DeviceCounters>,
     from: usize,
     blocks: Option<Blocks>,
 }
 
-impl Probe for Watch<'_> {
+impl Probe for DeviceWatch<'_> {
     fn begin(&mut self) -> Result<()> {
         self.before = self.of.device.map(Device::counters).transpose()?;
         self.from = self.of.simulated.map_or(0, Simulated::position);

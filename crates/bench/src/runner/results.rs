@@ -1,9 +1,9 @@
 //! From the numbers to a row of the table for each engine and workload, and notes on sections that
 //! others disturbed or that had to stop early.
 
-use super::job::{Job, Key, Measured};
+use super::job::{Job, MeasuredSection, SectionKey};
 use crate::counting::blocks::{Blocks, PerTx};
-use crate::counting::device::Counters;
+use crate::counting::device::DeviceCounters;
 use crate::counting::syscalls::Calls;
 use crate::engines;
 use crate::numbers::measure::{histogram, median, paired_ratio, round};
@@ -16,7 +16,11 @@ const NOISE_SHARE: f64 = 0.1;
 /// Points of a latency distribution that a page draws.
 const CDF_POINTS: usize = 60;
 
-pub fn rows(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>, calls: &BTreeMap<Key, Calls>) -> Vec<Row> {
+pub fn rows(
+    job: &Job,
+    measured: &BTreeMap<SectionKey, Vec<MeasuredSection>>,
+    calls: &BTreeMap<SectionKey, Calls>,
+) -> Vec<Row> {
     let mut rows = Vec::new();
     for (w, workload) in job.workloads.iter().enumerate() {
         let rates = |c: usize| -> Option<Vec<f64>> {
@@ -35,12 +39,12 @@ pub fn rows(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>, calls: &BTreeMap
                 pool.add(&m.section.latency_ns).expect("histograms that grow take any value");
             }
             let us = |percentile| round(pool.value_at_percentile(percentile) as f64 / 1000.0, 1);
-            let per_tx = |count: fn(&Counters) -> Option<u64>| {
+            let per_tx = |count: fn(&DeviceCounters) -> Option<u64>| {
                 // A reader writes nothing: the writes meanwhile came from others.
                 if workload.reads() {
                     return None;
                 }
-                let of = |m: &Measured| Some(count(&m.device?)? as f64 / m.section.transactions as f64);
+                let of = |m: &MeasuredSection| Some(count(&m.device?)? as f64 / m.section.transactions as f64);
                 median(runs.iter().filter_map(of)).map(|v| round(v, 3))
             };
             let traced = runs.iter().filter_map(|m| Some((m.section.transactions, m.blocks.as_ref()?)));
@@ -89,14 +93,14 @@ pub fn rows(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>, calls: &BTreeMap
 }
 
 /// How many of the medians, and of the ratios shown, are not known to ±10 %, of how many.
-pub fn unsteady(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>) -> (usize, usize) {
+pub fn unsteady(job: &Job, measured: &BTreeMap<SectionKey, Vec<MeasuredSection>>) -> (usize, usize) {
     let rows = rows(job, measured, &BTreeMap::new());
     let narrow = |row: &Row| row.is_steady() && row.ratio.is_none_or(|r| r.narrow());
     (rows.iter().filter(|row| !narrow(row)).count(), rows.len())
 }
 
 /// The block trace of the first run of each of those rows.
-pub fn traces(job: &Job, measured: &mut BTreeMap<Key, Vec<Measured>>) -> Vec<Option<Blocks>> {
+pub fn traces(job: &Job, measured: &mut BTreeMap<SectionKey, Vec<MeasuredSection>>) -> Vec<Option<Blocks>> {
     let keys = (0..job.workloads.len()).flat_map(|w| (0..job.cases.len()).map(move |c| (c, w)));
     keys.filter_map(|key| measured.get_mut(&key)?.first_mut().map(|m| m.blocks.take())).collect()
 }
@@ -119,8 +123,8 @@ impl Job {
 }
 
 /// Notes on sections that others disturbed, or that had to stop early.
-pub fn warn(job: &Job, measured: &BTreeMap<Key, Vec<Measured>>) -> Vec<String> {
-    let name = |(c, w): &Key| format!("{} {}", job.cases[*c].name(), job.workloads[*w].name());
+pub fn warn(job: &Job, measured: &BTreeMap<SectionKey, Vec<MeasuredSection>>) -> Vec<String> {
+    let name = |(c, w): &SectionKey| format!("{} {}", job.cases[*c].name(), job.workloads[*w].name());
     let mut notes = Vec::new();
     let early: Vec<String> = measured
         .iter()

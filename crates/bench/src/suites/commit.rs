@@ -1,28 +1,28 @@
 //! The suite `commit`: the cost of one durable commit, engine by engine.
 
-use crate::Args;
 use crate::counting::device::Mount;
 use crate::engines::{self, sql};
-use crate::files::Files;
+use crate::files::OutputFiles;
 use crate::parameters::card;
+use crate::parameters::suite::SuiteOptions;
 use crate::runner::{self, Case, Job};
-use crate::workload::{Asked, Workload};
+use crate::workload::{Workload, WorkloadSelection};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
 /// The suite `commit`: measures, prints the table and its card, and writes the files asked for.
-pub fn run(args: &Args) -> Result<()> {
-    let files = Files::create(&args.common)?;
+pub fn run(args: &SuiteOptions) -> Result<()> {
+    let files = OutputFiles::create(&args.common)?;
     let outcome = runner::run(job(args)?)?;
     files.finish(&args.common, &outcome)
 }
 
 /// The job that the options of the suite `commit` ask for.
-fn job(args: &Args) -> Result<Job> {
+fn job(args: &SuiteOptions) -> Result<Job> {
     let mut notes = Vec::new();
     let workloads: Vec<Workload> = match &args.workload[..] {
         [] => Workload::DEFAULT.to_vec(),
-        asked => Asked::all(asked),
+        asked => WorkloadSelection::all(asked),
     };
     let mut choices = engines::all();
     for path in &args.library {
@@ -30,7 +30,7 @@ fn job(args: &Args) -> Result<Job> {
         let library = sql::Library::load(&path)?;
         choices.extend(engines::of_library(&path, library.has_vfs("onewrite")));
     }
-    for engine in choices.iter_mut().filter(|e| matches!(e.kind, engines::Kind::Store(_))) {
+    for engine in choices.iter_mut().filter(|e| matches!(e.kind, engines::EngineKind::Store(_))) {
         engine.default = args.peers;
     }
     if args.peers {
@@ -38,7 +38,7 @@ fn job(args: &Args) -> Result<Job> {
     }
     let named = args.only.iter().map(|name| engines::named(name, &choices).map_err(anyhow::Error::msg));
     let named = named.collect::<Result<Vec<_>>>().context("--only")?;
-    let mut engines: Vec<engines::Engine> = match &named[..] {
+    let mut engines: Vec<engines::BenchEngine> = match &named[..] {
         [] => choices.into_iter().filter(|e| workloads.iter().any(|w| w.suits(e) && w.is_default_of(e))).collect(),
         named => choices.into_iter().filter(|e| named.contains(e)).collect(),
     };
@@ -67,7 +67,7 @@ fn job(args: &Args) -> Result<Job> {
 }
 
 /// Whether SQLite can commit with batch-atomic writes here, in words.
-fn batch_atomic(args: &Args) -> Result<String> {
+fn batch_atomic(args: &SuiteOptions) -> Result<String> {
     let dir = args.common.dir.clone().unwrap_or_else(|| PathBuf::from("."));
     let dir = std::fs::canonicalize(&dir).with_context(|| dir.display().to_string())?;
     let file_system = Mount::of(&dir).map_or("this file system".to_owned(), |m| m.fs_type);

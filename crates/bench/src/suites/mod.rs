@@ -7,8 +7,8 @@ mod phone;
 pub mod schemes;
 pub mod vm;
 
-use crate::Args;
 use crate::parameters::given::{CARD, DEVICE, EVERYWHERE, RUNS, SIZES};
+use crate::parameters::suite::SuiteOptions;
 use anyhow::Result;
 use std::str::FromStr;
 
@@ -19,7 +19,7 @@ pub struct Suite {
     pub about: &'static str,
     /// The options that change something in it; any other is refused.
     pub heeds: &'static [&'static [&'static str]],
-    pub run: fn(&Args) -> Result<()>,
+    pub run: fn(&SuiteOptions) -> Result<()>,
 }
 
 const CROWD: &[&[&str]] = &[
@@ -47,13 +47,13 @@ pub static ALL: [Suite; 6] = [
         name: "threads",
         about: "what several connections of one process get done together",
         heeds: CROWD,
-        run: |args| crowd::run(args, crowd::Place::Threads),
+        run: |args| crowd::run(args, crowd::WorkerKind::Threads),
     },
     Suite {
         name: "processes",
         about: "what several processes that write one database get done together",
         heeds: CROWD,
-        run: |args| crowd::run(args, crowd::Place::Processes),
+        run: |args| crowd::run(args, crowd::WorkerKind::Processes),
     },
     Suite {
         name: schemes::NAME,
@@ -82,16 +82,16 @@ pub static ALL: [Suite; 6] = [
 
 /// A suite named on the command line.
 #[derive(Clone, Copy, Debug)]
-pub struct Chosen(pub &'static Suite);
+pub struct SuiteName(pub &'static Suite);
 
-impl FromStr for Chosen {
+impl FromStr for SuiteName {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
         let list = || ALL.iter().map(|s| format!("\n  {:<10} {}", s.name, s.about)).collect::<String>();
         ALL.iter()
             .find(|suite| suite.name == s)
-            .map(Chosen)
+            .map(SuiteName)
             .ok_or_else(|| format!("there is no `{s}`; choose from{}", list()))
     }
 }
@@ -114,9 +114,9 @@ mod tests {
     #[test]
     fn names_are_found_and_unknown_ones_teach() {
         for suite in &ALL {
-            assert_eq!(suite.name.parse::<Chosen>().unwrap().0.name, suite.name);
+            assert_eq!(suite.name.parse::<SuiteName>().unwrap().0.name, suite.name);
         }
-        let error = "comit".parse::<Chosen>().unwrap_err();
+        let error = "comit".parse::<SuiteName>().unwrap_err();
         assert!(error.contains("`comit`") && error.contains("commit"), "{error}");
     }
 }

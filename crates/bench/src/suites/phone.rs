@@ -7,18 +7,19 @@ use super::vm::{self, OnF2fs};
 use crate::counting::simulated;
 use crate::counting::wear::Wear;
 use crate::engines::sql::Library;
-use crate::engines::{self, Engine};
-use crate::files::Files;
+use crate::engines::{self, BenchEngine};
+use crate::files::OutputFiles;
 use crate::html::{self, plots};
 use crate::numbers::stats::{self, Ratio};
 use crate::parameters::card;
 use crate::parameters::options::Common;
+use crate::parameters::suite::SuiteOptions;
+use crate::report;
 use crate::report::Row;
-use crate::runner::{self, Case, Job, Outcome};
+use crate::runner::{self, Case, Job, RunOutcome};
 use crate::text::wrap;
-use crate::workload::Asked;
 use crate::workload::Workload;
-use crate::{Args, report};
+use crate::workload::WorkloadSelection;
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, TableStyle};
 use onewrite_device::Profile;
@@ -53,7 +54,7 @@ const ON_F2FS: &str = ", F2FS";
 
 /// A number of each line.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Metric {
+enum PhoneMetric {
     Rate,
     /// As many as the device could take, computed from its requests: the load of the machine
     /// changes nothing.
@@ -63,36 +64,36 @@ enum Metric {
     Years,
 }
 
-impl Metric {
+impl PhoneMetric {
     fn of(self, row: &Row) -> Option<f64> {
         match self {
-            Metric::Rate => Some(row.tx_per_s),
-            Metric::DeviceRate => row.blocks?.device_ms_per_tx.map(|ms| 1000.0 / ms),
-            Metric::Kib => row.kib_per_tx.map(|kib| kib + row.blocks.map_or(0.0, |b| b.kib_left_per_tx)),
-            Metric::Flushes => row.flushes_per_tx,
-            Metric::Years => row.wear.map(|w| w.years),
+            PhoneMetric::Rate => Some(row.tx_per_s),
+            PhoneMetric::DeviceRate => row.blocks?.device_ms_per_tx.map(|ms| 1000.0 / ms),
+            PhoneMetric::Kib => row.kib_per_tx.map(|kib| kib + row.blocks.map_or(0.0, |b| b.kib_left_per_tx)),
+            PhoneMetric::Flushes => row.flushes_per_tx,
+            PhoneMetric::Years => row.wear.map(|w| w.years),
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Metric::Rate => "transactions/s",
-            Metric::DeviceRate => "transactions/s, by the device alone",
-            Metric::Kib => "KiB per transaction",
-            Metric::Flushes => "flushes per transaction",
-            Metric::Years => "years of a card's life",
+            PhoneMetric::Rate => "transactions/s",
+            PhoneMetric::DeviceRate => "transactions/s, by the device alone",
+            PhoneMetric::Kib => "KiB per transaction",
+            PhoneMetric::Flushes => "flushes per transaction",
+            PhoneMetric::Years => "years of a card's life",
         }
     }
 
     /// Whether each device has its own.
     fn is_rate(self) -> bool {
-        matches!(self, Metric::Rate | Metric::DeviceRate)
+        matches!(self, PhoneMetric::Rate | PhoneMetric::DeviceRate)
     }
 
     fn shown(self, value: Option<f64>) -> String {
         match value {
             None => "n/a".to_owned(),
-            Some(v) if self == Metric::Flushes => format!("{v:.2}"),
+            Some(v) if self == PhoneMetric::Flushes => format!("{v:.2}"),
             Some(v) if v < 99.95 => format!("{v:.1}"),
             Some(v) => format!("{v:.0}"),
         }
@@ -100,28 +101,28 @@ impl Metric {
 }
 
 /// Measures, prints the table, and writes the files asked for.
-pub fn run(args: &Args) -> Result<()> {
-    let files = Files::create(&args.common)?;
+pub fn run(args: &SuiteOptions) -> Result<()> {
+    let files = OutputFiles::create(&args.common)?;
     let mut common = args.common.clone();
     common.transactions = common.transactions.or(Some(TRANSACTIONS));
     common.runs = common.runs.or(Some(RUNS));
     let workloads = match &args.workload[..] {
-        [] => Asked::all(
+        [] => WorkloadSelection::all(
             &WORKLOADS
                 .map(|name| name.parse())
                 .into_iter()
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(anyhow::Error::msg)?,
         ),
-        asked => Asked::all(asked),
+        asked => WorkloadSelection::all(asked),
     };
     ensure!(workloads.iter().all(|w| !w.reads() && !w.recovers()), "the suite phone takes workloads that write");
-    let libraries = Libraries::named(args)?;
+    let libraries = PhoneLibraries::named(args)?;
     let (engines, mut notes) = engines(args, libraries.drop_in.clone())?;
     let on_f2fs = on_f2fs(args, &common, &workloads, &libraries, &mut notes)?;
     let mut cases = Vec::new();
     for profile in DEVICES.into_iter().filter(|p| common.simulated.device.is_none_or(|device| device == *p)) {
-        let options = simulated::Options {
+        let options = simulated::SimulatedOptions {
             device: Some(profile),
             trace: None,
             block_bytes: Some(PAGE_BYTES),
@@ -147,28 +148,28 @@ pub fn run(args: &Args) -> Result<()> {
         outcome.parameters.machines.entry(device).or_insert(machine);
     }
     print(&outcome, &on_f2fs);
-    let json = Json {
-        measured: report::Json { parameters: &outcome.parameters, results: &outcome.rows },
+    let json = PhoneJson {
+        measured: report::ReportJson { parameters: &outcome.parameters, results: &outcome.rows },
         counted_on_f2fs: &on_f2fs,
     };
     files.write(&json, || page(&outcome, &on_f2fs))
 }
 
 #[derive(Serialize)]
-struct Json<'a> {
+struct PhoneJson<'a> {
     #[serde(flatten)]
-    measured: report::Json<'a>,
+    measured: report::ReportJson<'a>,
     counted_on_f2fs: &'a [OnF2fs],
 }
 
 /// The libraries that the command line names, by ability.
-struct Libraries {
+struct PhoneLibraries {
     drop_in: Option<PathBuf>,
     batch_atomic: Option<PathBuf>,
 }
 
-impl Libraries {
-    fn named(args: &Args) -> Result<Libraries> {
+impl PhoneLibraries {
+    fn named(args: &SuiteOptions) -> Result<PhoneLibraries> {
         let (mut drop_in, mut batch_atomic) = (None, None);
         for path in &args.library {
             let path = std::fs::canonicalize(path).with_context(|| path.display().to_string())?;
@@ -187,17 +188,17 @@ impl Libraries {
             let built = super::schemes::built()?;
             drop_in = built.exists().then(|| std::fs::canonicalize(&built)).transpose()?;
         }
-        Ok(Libraries { drop_in, batch_atomic })
+        Ok(PhoneLibraries { drop_in, batch_atomic })
     }
 }
 
 /// Counts in a virtual machine where F2FS is needed; nothing where that cannot be or is not asked
 /// for, as `notes` then say.
 fn on_f2fs(
-    args: &Args,
+    args: &SuiteOptions,
     common: &Common,
     workloads: &[Workload],
-    libraries: &Libraries,
+    libraries: &PhoneLibraries,
     notes: &mut Vec<String>,
 ) -> Result<Vec<OnF2fs>> {
     let Some(batch_atomic) = &libraries.batch_atomic else {
@@ -205,7 +206,7 @@ fn on_f2fs(
         return Ok(Vec::new());
     };
     let all = engines::all();
-    let mode = |name: &str, library: Option<PathBuf>| -> Result<Engine> {
+    let mode = |name: &str, library: Option<PathBuf>| -> Result<BenchEngine> {
         Ok(of_phone(engines::named(name, &all).map_err(anyhow::Error::msg)?, library))
     };
     let mut engines = vec![
@@ -233,7 +234,7 @@ fn on_f2fs(
 
 /// All in one SQLite: the drop-in library where there is one, since some schemes split pages as
 /// only that does.
-fn engines(args: &Args, path: Option<PathBuf>) -> Result<(Vec<Engine>, Vec<String>)> {
+fn engines(args: &SuiteOptions, path: Option<PathBuf>) -> Result<(Vec<BenchEngine>, Vec<String>)> {
     let mut notes = Vec::new();
     let schemes: &[&str] = match &path {
         Some(path) => {
@@ -251,7 +252,7 @@ fn engines(args: &Args, path: Option<PathBuf>) -> Result<(Vec<Engine>, Vec<Strin
         }
     };
     let stock = engines::all().into_iter().filter(|e| e.engine == "stock" && STOCK.contains(&e.preset.as_str()));
-    let all: Vec<Engine> = stock
+    let all: Vec<BenchEngine> = stock
         .chain(schemes.iter().map(|scheme| engines::onewrite(scheme)))
         .map(|e| of_phone(e, path.clone()))
         .collect();
@@ -266,8 +267,8 @@ fn engines(args: &Args, path: Option<PathBuf>) -> Result<(Vec<Engine>, Vec<Strin
 }
 
 /// An engine in this library, with the pages of the suite.
-fn of_phone(engine: Engine, library: Option<PathBuf>) -> Engine {
-    Engine { library, pragmas: vec![("page_size".to_owned(), PAGE_BYTES.to_string())], ..engine }
+fn of_phone(engine: BenchEngine, library: Option<PathBuf>) -> BenchEngine {
+    BenchEngine { library, pragmas: vec![("page_size".to_owned(), PAGE_BYTES.to_string())], ..engine }
 }
 
 fn of<'r>(rows: &'r [Row], device: &str, workload: &str, engine: &str) -> Option<&'r Row> {
@@ -305,32 +306,32 @@ struct Figures<'r> {
 }
 
 impl Figures<'_> {
-    fn value(self, (metric, device): (Metric, &str), workload: &str, engine: &str) -> Option<f64> {
+    fn value(self, (metric, device): (PhoneMetric, &str), workload: &str, engine: &str) -> Option<f64> {
         if let Some(row) = of(self.rows, device, workload, engine) {
             return metric.of(row);
         }
         let counted = self.on_f2fs.iter().find(|c| c.workload == workload && c.engine == engine)?;
         match metric {
-            Metric::Rate => None,
-            Metric::DeviceRate => counted.tx_per_s.iter().find(|(name, _)| *name == device).map(|(_, rate)| *rate),
-            Metric::Kib => Some(counted.kib),
-            Metric::Flushes => Some(counted.flushes),
-            Metric::Years => self.wear.of(counted.kib).map(|worn| worn.years),
+            PhoneMetric::Rate => None,
+            PhoneMetric::DeviceRate => counted.tx_per_s.iter().find(|(name, _)| *name == device).map(|(_, rate)| *rate),
+            PhoneMetric::Kib => Some(counted.kib),
+            PhoneMetric::Flushes => Some(counted.flushes),
+            PhoneMetric::Years => self.wear.of(counted.kib).map(|worn| worn.years),
         }
     }
 }
 
 /// Devices, workloads and engines of these figures.
-struct Names<'r> {
+struct FigureNames<'r> {
     devices: Vec<&'r str>,
     workloads: Vec<&'r str>,
     engines: Vec<&'r str>,
 }
 
-impl<'r> Names<'r> {
-    fn of(figures: Figures<'r>) -> Names<'r> {
+impl<'r> FigureNames<'r> {
+    fn of(figures: Figures<'r>) -> FigureNames<'r> {
         let engines = figures.rows.iter().map(|r| r.preset.as_str());
-        Names {
+        FigureNames {
             devices: distinct(figures.rows.iter().map(|r| r.engine.as_str())),
             workloads: distinct(figures.rows.iter().map(|r| r.workload)),
             engines: distinct(engines.chain(figures.on_f2fs.iter().map(|c| c.engine.as_str()))),
@@ -339,9 +340,10 @@ impl<'r> Names<'r> {
 
     /// The metrics shown of each device: rates of each, counts of the first, which the others
     /// share.
-    fn parts(&self) -> Vec<(Metric, &'r str)> {
-        let counts = [Metric::Kib, Metric::Flushes, Metric::Years];
-        let rates = self.devices.iter().flat_map(|device| [(Metric::Rate, *device), (Metric::DeviceRate, *device)]);
+    fn parts(&self) -> Vec<(PhoneMetric, &'r str)> {
+        let counts = [PhoneMetric::Kib, PhoneMetric::Flushes, PhoneMetric::Years];
+        let rates =
+            self.devices.iter().flat_map(|device| [(PhoneMetric::Rate, *device), (PhoneMetric::DeviceRate, *device)]);
         rates.chain(counts.map(|metric| (metric, self.devices[0]))).collect()
     }
 
@@ -349,13 +351,13 @@ impl<'r> Names<'r> {
         std::iter::once(first).chain(self.engines.iter().copied()).map(str::to_owned).collect()
     }
 
-    fn cells(&self, figures: Figures<'_>, part: (Metric, &str), workload: &str) -> Vec<String> {
+    fn cells(&self, figures: Figures<'_>, part: (PhoneMetric, &str), workload: &str) -> Vec<String> {
         let value = |engine: &&str| part.0.shown(figures.value(part, workload, engine));
         std::iter::once(workload.to_owned()).chain(self.engines.iter().map(value)).collect()
     }
 
     /// By how many percent a count differs between devices at most.
-    fn apart(&self, rows: &[Row], metric: Metric) -> f64 {
+    fn apart(&self, rows: &[Row], metric: PhoneMetric) -> f64 {
         let mut most = 0.0f64;
         for (workload, engine) in self.workloads.iter().flat_map(|w| self.engines.iter().map(move |e| (w, e))) {
             let each = self.devices.iter().filter_map(|d| metric.of(of(rows, d, workload, engine)?));
@@ -374,8 +376,8 @@ const AHEAD: f64 = 1.1;
 /// A sentence for each workload: the winner on each device, and by how much; and among those that
 /// are computed.
 fn leads(figures: Figures<'_>) -> Vec<String> {
-    let (rows, names) = (figures.rows, Names::of(figures));
-    let shown = |rate: f64| Metric::Rate.shown(Some(rate));
+    let (rows, names) = (figures.rows, FigureNames::of(figures));
+    let shown = |rate: f64| PhoneMetric::Rate.shown(Some(rate));
     let on = |workload: &str, device: &str| -> Option<String> {
         let mut all: Vec<&Row> = rows.iter().filter(|r| r.engine == device && r.workload == workload).collect();
         all.sort_by(|a, b| b.tx_per_s.total_cmp(&a.tx_per_s));
@@ -411,10 +413,10 @@ fn leads(figures: Figures<'_>) -> Vec<String> {
     names.workloads.iter().filter_map(sentence).collect()
 }
 
-fn notes(outcome: &Outcome, figures: Figures<'_>) -> Vec<String> {
+fn notes(outcome: &RunOutcome, figures: Figures<'_>) -> Vec<String> {
     let (rows, parameters) = (&outcome.rows, &outcome.parameters);
-    let names = Names::of(figures);
-    let apart = [Metric::Kib, Metric::Flushes].map(|metric| names.apart(rows, metric));
+    let names = FigureNames::of(figures);
+    let apart = [PhoneMetric::Kib, PhoneMetric::Flushes].map(|metric| names.apart(rows, metric));
     let mut lines = vec![
         format!(
             "KiB, flushes and years are those on {}; between the devices KiB differ by up to {:.0} %, flushes by up to {:.0} %. KiB \
@@ -431,9 +433,9 @@ fn notes(outcome: &Outcome, figures: Figures<'_>) -> Vec<String> {
     lines
 }
 
-fn print(outcome: &Outcome, on_f2fs: &[OnF2fs]) {
+fn print(outcome: &RunOutcome, on_f2fs: &[OnF2fs]) {
     let figures = Figures { rows: &outcome.rows, on_f2fs, wear: &outcome.parameters.wear };
-    let names = Names::of(figures);
+    let names = FigureNames::of(figures);
     for part in names.parts() {
         let mut t = Table::new();
         t.load_style(TableStyle::new());
@@ -459,7 +461,7 @@ fn print(outcome: &Outcome, on_f2fs: &[OnF2fs]) {
 }
 
 /// The geometric mean over the workloads of a metric, by that of the engine that ratios refer to.
-fn overall(figures: Figures<'_>, names: &Names<'_>, part: (Metric, &str), engine: &str) -> Option<f64> {
+fn overall(figures: Figures<'_>, names: &FigureNames<'_>, part: (PhoneMetric, &str), engine: &str) -> Option<f64> {
     let by = |workload: &&str| {
         let value = |engine| figures.value(part, workload, engine);
         Some((value(engine)? / value(REFERENCE)?).ln()).filter(|v| v.is_finite())
@@ -468,10 +470,10 @@ fn overall(figures: Figures<'_>, names: &Names<'_>, part: (Metric, &str), engine
     all.filter(|all| !all.is_empty()).map(|all| (all.iter().sum::<f64>() / all.len() as f64).exp())
 }
 
-fn page(outcome: &Outcome, on_f2fs: &[OnF2fs]) -> Result<String> {
+fn page(outcome: &RunOutcome, on_f2fs: &[OnF2fs]) -> Result<String> {
     let (rows, parameters) = (&outcome.rows, &outcome.parameters);
     let figures = Figures { rows, on_f2fs, wear: &parameters.wear };
-    let names = Names::of(figures);
+    let names = FigureNames::of(figures);
     let text = format!(
         "Simulated {}, which write 4 KiB whole or not at all; {} transactions each, {} runs, SQLite {}. Transactions per second are of one app that does nothing else; the parameter \
          card is at the end.",
@@ -485,7 +487,7 @@ fn page(outcome: &Outcome, on_f2fs: &[OnF2fs]) -> Result<String> {
     for part in names.parts() {
         let lines = names.engines.iter().enumerate().filter_map(|(color, engine)| {
             let median = overall(figures, &names, part, engine)?;
-            Some(plots::Measured { label: (*engine).to_owned(), color, median, runs: Vec::new() })
+            Some(plots::MeasuredLine { label: (*engine).to_owned(), color, median, runs: Vec::new() })
         });
         let lines: Vec<_> = lines.collect();
         if !lines.is_empty() {
@@ -506,23 +508,23 @@ fn page(outcome: &Outcome, on_f2fs: &[OnF2fs]) -> Result<String> {
         out.push_str(&format!("<h2>{}</h2>\n<div class=\"plots\">\n", html::escape(workload)));
         for (metric, device) in names.parts() {
             let measured = |(color, engine): (usize, &&str)| {
-                let measured = of(rows, device, workload, engine).filter(|_| metric == Metric::Rate);
+                let measured = of(rows, device, workload, engine).filter(|_| metric == PhoneMetric::Rate);
                 let runs = measured.map_or(Vec::new(), |row| row.tx_per_s_runs.clone());
                 let median = figures.value((metric, device), workload, engine)?;
-                Some(plots::Measured { label: (*engine).to_owned(), color, median, runs })
+                Some(plots::MeasuredLine { label: (*engine).to_owned(), color, median, runs })
             };
             let lines: Vec<_> = names.engines.iter().enumerate().filter_map(measured).collect();
             // By where they went, of those measured here.
-            if metric == Metric::Kib {
+            if metric == PhoneMetric::Kib {
                 let group: Vec<&Row> = names.engines.iter().filter_map(|e| of(rows, device, workload, e)).collect();
                 if let Some(svg) = plots::volume(&group, |row| row.preset.clone())? {
                     html::figure(&mut out, metric.name(), &html::parts(plots::volume_parts(&group).into_iter()), &svg)?;
                 }
             }
-            if !lines.is_empty() && (metric != Metric::Kib || !on_f2fs.is_empty()) {
+            if !lines.is_empty() && (metric != PhoneMetric::Kib || !on_f2fs.is_empty()) {
                 let title = match metric {
-                    Metric::Rate => format!("on {device}"),
-                    Metric::DeviceRate => format!("by {device} alone"),
+                    PhoneMetric::Rate => format!("on {device}"),
+                    PhoneMetric::DeviceRate => format!("by {device} alone"),
                     _ => metric.name().to_owned(),
                 };
                 html::figure(&mut out, &html::escape(&title), "", &plots::medians(&lines, metric.name())?)?;
@@ -538,7 +540,7 @@ fn page(outcome: &Outcome, on_f2fs: &[OnF2fs]) -> Result<String> {
 mod tests {
     use super::*;
     use crate::counting::blocks::PerTx;
-    use crate::engines::Kind;
+    use crate::engines::EngineKind;
     use crate::report::tests::rows as all_rows;
 
     fn rows() -> Vec<Row> {
@@ -572,10 +574,10 @@ mod tests {
             assert_eq!(of(&rows, device, "rl", "onewrite/log").unwrap().ratio_to_wal_full, Some(1.5));
         }
         let figures = Figures { rows: &rows, on_f2fs: &[], wear: &wear };
-        let names = Names::of(figures);
-        assert_eq!(names.apart(&rows, Metric::Kib), 0.0);
-        assert_eq!(names.apart(&rows, Metric::Rate).round(), 200.0);
-        let overall = overall(figures, &names, (Metric::Rate, "ufs"), "onewrite/log").unwrap();
+        let names = FigureNames::of(figures);
+        assert_eq!(names.apart(&rows, PhoneMetric::Kib), 0.0);
+        assert_eq!(names.apart(&rows, PhoneMetric::Rate).round(), 200.0);
+        let overall = overall(figures, &names, (PhoneMetric::Rate, "ufs"), "onewrite/log").unwrap();
         assert!((overall - 3.0).abs() < 1e-9);
         let leads = leads(figures);
         assert_eq!(leads.len(), 2);
@@ -602,19 +604,19 @@ mod tests {
         };
         let on_f2fs = [counted("gmail"), counted("rl")];
         let figures = Figures { rows: &rows, on_f2fs: &on_f2fs, wear: &wear };
-        let names = Names::of(figures);
+        let names = FigureNames::of(figures);
         assert_eq!(names.heads("x").last().unwrap(), BATCH_ATOMIC);
-        assert_eq!(names.cells(figures, (Metric::Rate, "emmc"), "gmail"), ["gmail", "100", "200", "300", "n/a"]);
+        assert_eq!(names.cells(figures, (PhoneMetric::Rate, "emmc"), "gmail"), ["gmail", "100", "200", "300", "n/a"]);
         assert_eq!(
-            names.cells(figures, (Metric::DeviceRate, "emmc"), "gmail"),
+            names.cells(figures, (PhoneMetric::DeviceRate, "emmc"), "gmail"),
             ["gmail", "500", "1000", "1500", "400"]
         );
-        assert_eq!(names.cells(figures, (Metric::Flushes, "emmc"), "rl").last().unwrap(), "3.00");
-        let years = figures.value((Metric::Years, "ufs"), "rl", BATCH_ATOMIC).unwrap();
+        assert_eq!(names.cells(figures, (PhoneMetric::Flushes, "emmc"), "rl").last().unwrap(), "3.00");
+        let years = figures.value((PhoneMetric::Years, "ufs"), "rl", BATCH_ATOMIC).unwrap();
         assert!((years - wear.years(20.0 * 1024.0)).abs() < 0.001);
         let overall = |metric| overall(figures, &names, (metric, "ufs"), BATCH_ATOMIC);
-        assert!((overall(Metric::DeviceRate).unwrap() - 0.4).abs() < 1e-9, "600/s by DELETE's 1500");
-        assert_eq!(overall(Metric::Rate), None);
+        assert!((overall(PhoneMetric::DeviceRate).unwrap() - 0.4).abs() < 1e-9, "600/s by DELETE's 1500");
+        assert_eq!(overall(PhoneMetric::Rate), None);
         assert!(leads(figures).iter().all(|lead| !lead.contains("F2FS")), "one alone wins nothing");
         let log = OnF2fs { engine: LOG.to_owned(), tx_per_s: vec![("emmc", 200.0), ("ufs", 1200.0)], ..counted("rl") };
         let on_f2fs = [counted("gmail"), counted("rl"), log];
@@ -626,8 +628,8 @@ mod tests {
     #[test]
     fn what_it_names_exists() {
         for name in WORKLOADS {
-            assert!(name.parse::<Asked>().is_ok(), "{name}");
+            assert!(name.parse::<WorkloadSelection>().is_ok(), "{name}");
         }
-        assert!(SCHEMES.iter().all(|s| matches!(engines::onewrite(s).kind, Kind::Onewrite { .. })));
+        assert!(SCHEMES.iter().all(|s| matches!(engines::onewrite(s).kind, EngineKind::Onewrite { .. })));
     }
 }

@@ -6,14 +6,15 @@
 //! own, and all engines do their section in it one after the other.
 
 use super::schemes;
-use super::schemes::engine::{self, Engine};
-use super::schemes::load::{self, Load, Operation, Watch};
+use super::schemes::engine::{self, SchemeEngine};
+use super::schemes::load::{self, Load, MeasureHooks, Operation};
+use crate::engines;
 use crate::engines::sql::{Libraries, Library};
-use crate::files::Files;
+use crate::files::OutputFiles;
 use crate::numbers::measure::{INTERRUPTED, Probe};
 use crate::parameters::options::Common;
-use crate::workload::{self, Size, Stage, Workload};
-use crate::{Args, engines};
+use crate::parameters::suite::SuiteOptions;
+use crate::workload::{self, SectionStage, Size, Workload};
 use anyhow::{Context, Result, bail};
 use comfy_table::{Cell, CellAlignment, Table, TableStyle};
 use onewrite_device::vm::{self, BLOCK_PATH, Guest, Machine, MachineOptions};
@@ -40,24 +41,24 @@ const DEVICE_BYTES: u64 = 512 << 20;
 const PROFILES: [Profile; 3] = [Profile::Emmc, Profile::Ufs, Profile::SdCard];
 
 #[derive(Serialize, Deserialize)]
-struct Asked {
+struct GuestTask {
     file_system: String,
-    work: Work,
+    work: GuestWork,
     seed: u64,
 }
 
 /// The work inside the machine.
 #[derive(Serialize, Deserialize)]
-enum Work {
+enum GuestWork {
     /// Of this suite.
-    Load { engine: Engine, library: Option<PathBuf>, load: Load },
+    Load { engine: SchemeEngine, library: Option<PathBuf>, load: Load },
     /// A workload by its name, of the suite `phone`.
-    Workload { engine: Box<engines::Engine>, workload: String, size: Box<Size> },
+    Workload { engine: Box<engines::BenchEngine>, workload: String, size: Box<Size> },
 }
 
 /// The guest's messages, in this order.
 #[derive(Serialize, Deserialize)]
-enum Said {
+enum GuestMessage {
     /// The first measured transaction of a part follows.
     Begin,
     /// The last one is done; where the files lie.
@@ -104,17 +105,17 @@ impl Counts {
 }
 
 /// The engines and workloads, and the library of each.
-struct Plan {
-    engines: Vec<(Engine, Option<PathBuf>)>,
+struct MachinePlan {
+    engines: Vec<(SchemeEngine, Option<PathBuf>)>,
     notes: Vec<String>,
 }
 
-impl Plan {
-    fn new(args: &Args) -> Result<Plan> {
+impl MachinePlan {
+    fn new(args: &SuiteOptions) -> Result<MachinePlan> {
         let mut notes = Vec::new();
         let own = schemes::built()?;
         let own = own.exists().then(|| std::fs::canonicalize(&own)).transpose()?;
-        let mut engines: Vec<(Engine, Option<PathBuf>)> = ["delete", "truncate", "persist", "wal"]
+        let mut engines: Vec<(SchemeEngine, Option<PathBuf>)> = ["delete", "truncate", "persist", "wal"]
             .iter()
             .map(|mode| (engine::stock(mode, mode), own.clone()))
             .collect();
@@ -141,7 +142,7 @@ impl Plan {
                     .to_owned(),
             ),
         }
-        Ok(Plan { engines, notes })
+        Ok(MachinePlan { engines, notes })
     }
 }
 
@@ -154,9 +155,9 @@ pub fn has_batch_atomic(path: &Path) -> Result<bool> {
 }
 
 /// Measures and prints; where there can be no virtual machine it says why and does nothing.
-pub fn run(args: &Args) -> Result<()> {
-    let plan = Plan::new(args)?;
-    let files = Files::create(&args.common)?;
+pub fn run(args: &SuiteOptions) -> Result<()> {
+    let plan = MachinePlan::new(args)?;
+    let files = OutputFiles::create(&args.common)?;
     if let Some(why) = vm::prepare(&FileSystem::ALL) {
         println!("skipped: {why}");
         return Ok(());
@@ -183,8 +184,8 @@ pub fn run(args: &Args) -> Result<()> {
                 bail!("interrupted");
             }
             eprintln!("{file_system}: {}", engine.name);
-            let work = Work::Load { engine: engine.clone(), library: library.clone(), load: load.clone() };
-            let asked = Asked { file_system: file_system.to_string(), work, seed: args.common.seed };
+            let work = GuestWork::Load { engine: engine.clone(), library: library.clone(), load: load.clone() };
+            let asked = GuestTask { file_system: file_system.to_string(), work, seed: args.common.seed };
             let counts =
                 section(&device, &mut machine, &asked).with_context(|| format!("{} on {file_system}", engine.name))?;
             all.push(Counts { file_system: asked.file_system, engine: engine.name.clone(), ..counts });
@@ -225,27 +226,27 @@ fn boot(device: &Device, file_system: FileSystem, libraries: impl Iterator<Item 
 }
 
 /// One section in the machine; its counts have no names yet.
-fn section(device: &Device, machine: &mut Machine, asked: &Asked) -> Result<Counts> {
+fn section(device: &Device, machine: &mut Machine, asked: &GuestTask) -> Result<Counts> {
     machine.send(asked)?;
     let (mut from, mut counts) = (0, Counts::default());
     loop {
         match machine.receive()? {
-            Said::Begin => {
+            GuestMessage::Begin => {
                 from = device.position();
                 machine.send(&())?;
             }
-            Said::End(regions) => {
+            GuestMessage::End(regions) => {
                 count(&mut counts, device, from..device.position(), &regions);
                 from = device.position();
                 machine.send(&())?;
             }
-            Said::Left => {
+            GuestMessage::Left => {
                 counts.kib += device.trace().summary(from..device.position(), &[]).write_bytes as f64 / 1024.0;
                 machine.send(&())?;
             }
-            Said::Done(0) => bail!("the guest measured nothing"),
-            Said::Done(transactions) => return Ok(counts.each(transactions)),
-            Said::Failed(why) => bail!("{why}"),
+            GuestMessage::Done(0) => bail!("the guest measured nothing"),
+            GuestMessage::Done(transactions) => return Ok(counts.each(transactions)),
+            GuestMessage::Failed(why) => bail!("{why}"),
         }
     }
 }
@@ -289,7 +290,7 @@ pub struct OnF2fs {
 /// The suite `phone` on F2FS: each of these engines, which have names of their own there, doing
 /// each workload. Why not, where there can be no virtual machine.
 pub fn on_f2fs(
-    engines: &[(&str, engines::Engine)],
+    engines: &[(&str, engines::BenchEngine)],
     workloads: &[Workload],
     common: &Common,
 ) -> Result<Result<Vec<OnF2fs>, String>> {
@@ -307,12 +308,12 @@ pub fn on_f2fs(
         }
         let what = format!("{}: {name}", workload.name());
         eprintln!("in a virtual machine, {what}");
-        let work = Work::Workload {
+        let work = GuestWork::Workload {
             engine: Box::new(engine.clone()),
             workload: workload.name().to_owned(),
             size: Box::new(common.size(*workload, None)),
         };
-        let asked = Asked { file_system: file_system.to_string(), work, seed: common.seed };
+        let asked = GuestTask { file_system: file_system.to_string(), work, seed: common.seed };
         let counts = section(&device, &mut machine, &asked).context(what)?;
         all.push(OnF2fs {
             workload: workload.name(),
@@ -348,9 +349,9 @@ fn table(all: &[Counts]) -> Table {
 /// The guest's part.
 pub fn guest() -> ! {
     Guest::run(|guest| {
-        while let Some(asked) = guest.receive::<Asked>()? {
+        while let Some(asked) = guest.receive::<GuestTask>()? {
             let done = measure(guest, &asked);
-            guest.send(&done.map_or_else(|e| Said::Failed(format!("{e:#}")), Said::Done))?;
+            guest.send(&done.map_or_else(|e| GuestMessage::Failed(format!("{e:#}")), GuestMessage::Done))?;
         }
         Ok(())
     })
@@ -363,16 +364,16 @@ struct Inside<'g> {
 
 impl Inside<'_> {
     fn begin(&self) -> Result<()> {
-        self.guest.ask(&Said::Begin)
+        self.guest.ask(&GuestMessage::Begin)
     }
 
     fn end(&self) -> Result<()> {
         let regions = regions(self.file_system, Path::new(BLOCK_PATH), Path::new(MOUNTPOINT))?;
-        self.guest.ask(&Said::End(regions))
+        self.guest.ask(&GuestMessage::End(regions))
     }
 }
 
-impl Watch for Inside<'_> {
+impl MeasureHooks for Inside<'_> {
     fn begin(&mut self) -> Result<()> {
         Inside::begin(self)
     }
@@ -391,18 +392,18 @@ impl Probe for Inside<'_> {
     fn end(&mut self) -> Result<()> {
         Inside::end(self)?;
         rustix::fs::syncfs(std::fs::File::open(MOUNTPOINT)?)?;
-        self.guest.ask(&Said::Left)
+        self.guest.ask(&GuestMessage::Left)
     }
 }
 
-fn measure(guest: &Guest, asked: &Asked) -> Result<usize> {
+fn measure(guest: &Guest, asked: &GuestTask) -> Result<usize> {
     let file_system: FileSystem = asked.file_system.parse().map_err(anyhow::Error::msg)?;
     let mountpoint = Path::new(MOUNTPOINT);
     file_system.mount(Path::new(BLOCK_PATH), mountpoint).context("mounting")?;
     let mut inside = Inside { guest, file_system };
     let result = tempfile::tempdir_in(mountpoint).map_err(anyhow::Error::from).and_then(|dir| {
         let transactions = match &asked.work {
-            Work::Load { engine, library, load } => {
+            GuestWork::Load { engine, library, load } => {
                 let library = match library {
                     Some(path) => Library::load(path)?,
                     None => {
@@ -412,7 +413,7 @@ fn measure(guest: &Guest, asked: &Asked) -> Result<usize> {
                 };
                 load::section(&library, engine, load, dir.path(), asked.seed, None, &mut inside)?.transactions
             }
-            Work::Workload { engine, workload, size } => {
+            GuestWork::Workload { engine, workload, size } => {
                 run_workload(engine, workload, size, asked.seed, dir.path(), &mut inside)?
             }
         };
@@ -424,7 +425,7 @@ fn measure(guest: &Guest, asked: &Asked) -> Result<usize> {
 }
 
 fn run_workload(
-    engine: &engines::Engine,
+    engine: &engines::BenchEngine,
     workload: &str,
     size: &Size,
     seed: u64,
@@ -438,7 +439,7 @@ fn run_workload(
     let libraries = Libraries::load(&engine.library)?;
     let plan = workload::Plan::draw(workload, size, seed, 0)?;
     let ready = Box::new(|| Ok(rustix::fs::syncfs(std::fs::File::open(dir)?)?));
-    let stage = Stage { libraries: &libraries, dir, original: None, ready, probe };
+    let stage = SectionStage { libraries: &libraries, dir, original: None, ready, probe };
     Ok(workload::run(engine, workload, &plan, size, stage)?.0.transactions)
 }
 

@@ -6,7 +6,7 @@
 //! within transactions of several operations. Their number is 2 plus a geometric variate with the
 //! mean that makes the published one come out.
 
-use super::script::{Conduct, Script, Step, Transaction};
+use super::script::{Conduct, Script, ScriptStep, Transaction};
 use super::{Scripted, Size};
 use crate::engines::sql::Value;
 use crate::numbers::random::Random;
@@ -112,7 +112,7 @@ impl Messages {
         Value::Int((self.ids - back.min(self.ids.saturating_sub(1))) as i64)
     }
 
-    fn draw(&mut self, kind: usize) -> Step {
+    fn draw(&mut self, kind: usize) -> ScriptStep {
         let values = match kind {
             SELECT => vec![Value::Int(self.random.below(self.threads) as i64)],
             UPDATE => vec![self.recent(), Value::Int((self.random.next() >> 24) as i64), self.body()],
@@ -132,7 +132,7 @@ impl Messages {
 fn profile(size: &Size, seed: u64, mix: Mix) -> Script {
     let threads = (size.rows / THREAD_MESSAGES).max(1);
     let mut messages = Messages { random: Random::new(seed), row_bytes: size.row_bytes, threads, ids: 0 };
-    let preload: Vec<Step> = (0..size.rows.max(1)).map(|_| messages.draw(INSERT)).collect();
+    let preload: Vec<ScriptStep> = (0..size.rows.max(1)).map(|_| messages.draw(INSERT)).collect();
     // 1 - several + several * mean = ops_mean.
     let several_mean = (mix.ops_mean - 1.0 + mix.several) / mix.several;
     let more = 1.0 - 1.0 / (several_mean - 1.0);
@@ -195,7 +195,7 @@ fn open_insert_close(size: &Size, seed: u64) -> Script {
 /// Orders in one file, and their payments in another.
 fn attach(size: &Size, seed: u64) -> Script {
     let mut random = Random::new(seed);
-    let mut both = |id: usize| -> Vec<Step> {
+    let mut both = |id: usize| -> Vec<ScriptStep> {
         let row = |random: &mut Random| {
             let mut body = vec![0; size.row_bytes];
             random.fill(&mut body);
@@ -222,7 +222,7 @@ fn attach(size: &Size, seed: u64) -> Script {
 fn tabs(size: &Size, seed: u64) -> Script {
     let mut random = Random::new(seed);
     let tabs = size.rows.max(size.threads);
-    let mut save = |i: usize, tab: usize| -> Vec<Step> {
+    let mut save = |i: usize, tab: usize| -> Vec<ScriptStep> {
         let url = format!("https://{}.example/{}", random.letters(8), random.letters(20));
         let mut state = vec![0; size.row_bytes];
         random.fill(&mut state);
@@ -265,12 +265,12 @@ mod tests {
     fn statistics(of: &Scripted, kind: usize) -> (f64, f64, f64) {
         let size = Size { transactions: 20_000, row_bytes: 8, ..SIZE };
         let script = (of.draw)(&size, 1).unwrap();
-        let steps: Vec<&Vec<Step>> = script
+        let steps: Vec<&Vec<ScriptStep>> = script
             .transactions
             .iter()
             .map(|t| if let Transaction::Steps(s) = t { s } else { panic!("text") })
             .collect();
-        let share = |is: &dyn Fn(&Vec<Step>) -> bool| steps.iter().filter(|s| is(s)).count() as f64 / 20_000.0;
+        let share = |is: &dyn Fn(&Vec<ScriptStep>) -> bool| steps.iter().filter(|s| is(s)).count() as f64 / 20_000.0;
         let ops = steps.iter().map(|s| s.len()).sum::<usize>() as f64 / 20_000.0;
         (share(&|s| s.len() == 1 && s[0].0 == kind), share(&|s| s.len() > 1), ops)
     }

@@ -2,7 +2,7 @@
 //! survives a power cut cannot cost less than this.
 
 use crate::numbers::measure::{Section, time_each};
-use crate::workload::{Size, Stage, WARM_UP};
+use crate::workload::{SectionStage, Size, WARM_UP};
 use anyhow::{Context, Result, ensure};
 use rustix::io::ReadWriteFlags;
 use std::fs::File;
@@ -16,7 +16,7 @@ pub const DESCRIPTION: &str = "one 4 KiB overwrite of a preallocated file of wri
                                256 blocks in turn";
 
 /// Overwrites one block per transaction, each with one write that is also the flush.
-pub fn run(stage: Stage<'_>, size: &Size) -> Result<Section> {
+pub fn run(stage: SectionStage<'_>, size: &Size) -> Result<Section> {
     let path = stage.dir.join("floor");
     let mut file = File::options().read(true).write(true).create_new(true).open(&path)?;
     // Written zeros: the first write to merely reserved blocks would go through the file system's

@@ -22,12 +22,12 @@ mod stores;
 mod tools;
 
 pub use originals::Originals;
-pub use recovery::{Crash, crash};
+pub use recovery::{CrashedProcess, crash};
 pub use rows::INDEXES_MAX;
 pub use script::Script;
 
 use crate::engines::sql::Libraries;
-use crate::engines::{Engine, Kind, Settings};
+use crate::engines::{BenchEngine, EngineKind, EngineSettings};
 use crate::numbers::measure::{Probe, Section};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -48,7 +48,7 @@ pub enum Workload {
     ScanCold,
     /// Opening the database after a process was killed that had committed so many inserts since it
     /// opened it.
-    Recovery(recovery::After, usize),
+    Recovery(recovery::ProcessEnd, usize),
     Script(&'static Scripted),
 }
 
@@ -189,7 +189,7 @@ impl Workload {
             Workload::Scan => 20,
             Workload::ScanCold => 5,
             // Each takes a process that makes so many inserts.
-            Workload::Recovery(recovery::After::Kill, inserts) if inserts > 1000 => 5,
+            Workload::Recovery(recovery::ProcessEnd::Kill, inserts) if inserts > 1000 => 5,
             Workload::Recovery(..) => 20,
             Workload::Script(s) => s.transactions,
             _ => 1000,
@@ -200,16 +200,16 @@ impl Workload {
 impl Workload {
     /// Whether the workload makes sense for the engine. A commit makes the database live: then only
     /// reads differ. An engine that protects from nothing need not be sound after a crash.
-    pub fn suits(self, engine: &Engine) -> bool {
+    pub fn suits(self, engine: &BenchEngine) -> bool {
         match engine.kind {
-            Kind::Floor | Kind::Store(_) => self.is_one_row(),
+            EngineKind::Floor | EngineKind::Store(_) => self.is_one_row(),
             _ if self.recovers() => !engine.is_live() && engine.protects(),
             _ => self.reads() || !engine.is_live(),
         }
     }
 
     /// Whether the engine is measured without `--only`.
-    pub fn is_default_of(self, engine: &Engine) -> bool {
+    pub fn is_default_of(self, engine: &BenchEngine) -> bool {
         if self.reads() { engine.default_reads } else { engine.default }
     }
 }
@@ -226,23 +226,23 @@ impl FromStr for Workload {
 
 /// A name for `--workload`: of one of them, or of all those whose names begin so before a dash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked(Vec<Workload>);
+pub struct WorkloadSelection(Vec<Workload>);
 
-impl Asked {
+impl WorkloadSelection {
     /// Those asked for, each once, in the order of the table.
-    pub fn all(asked: &[Asked]) -> Vec<Workload> {
-        Workload::all().into_iter().filter(|w| asked.iter().any(|Asked(of)| of.contains(w))).collect()
+    pub fn all(asked: &[WorkloadSelection]) -> Vec<Workload> {
+        Workload::all().into_iter().filter(|w| asked.iter().any(|WorkloadSelection(of)| of.contains(w))).collect()
     }
 }
 
-impl FromStr for Asked {
+impl FromStr for WorkloadSelection {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        s.parse().map(|one| Asked(vec![one])).or_else(|unknown| {
+        s.parse().map(|one| WorkloadSelection(vec![one])).or_else(|unknown| {
             let of = |w: &Workload| w.name().strip_prefix(s).is_some_and(|rest| rest.starts_with("-"));
             let family: Vec<Workload> = Workload::all().into_iter().filter(of).collect();
-            if family.len() > 1 { Ok(Asked(family)) } else { Err(unknown) }
+            if family.len() > 1 { Ok(WorkloadSelection(family)) } else { Err(unknown) }
         })
     }
 }
@@ -319,7 +319,7 @@ impl Plan {
         }
     }
 
-    pub fn describe(&self) -> Described {
+    pub fn describe(&self) -> WorkloadCard {
         match self {
             Plan::Rows(rows) => rows.describe(),
             Plan::Script(script) => script.describe(),
@@ -329,7 +329,7 @@ impl Plan {
 
 /// A workload's lines of the card.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Described {
+pub struct WorkloadCard {
     pub schema: String,
     pub statements: Vec<String>,
     pub prepared: bool,
@@ -347,7 +347,7 @@ pub struct Described {
 }
 
 /// The surroundings that every section needs.
-pub struct Stage<'a> {
+pub struct SectionStage<'a> {
     pub libraries: &'a Libraries,
     /// An empty directory.
     pub dir: &'a Path,
@@ -361,16 +361,18 @@ pub struct Stage<'a> {
 
 /// Runs one section and verifies its database.
 pub fn run(
-    engine: &Engine,
+    engine: &BenchEngine,
     workload: Workload,
     plan: &Plan,
     size: &Size,
-    stage: Stage<'_>,
-) -> Result<(Section, Option<Settings>)> {
+    stage: SectionStage<'_>,
+) -> Result<(Section, Option<EngineSettings>)> {
     let context = || format!("{}, {}", engine.name(), workload.name());
     match (&engine.kind, plan) {
-        (Kind::Floor, _) => floor::run(stage, size).map(|section| (section, None)),
-        (Kind::Store(store), Plan::Rows(rows)) => stores::run(*store, rows, size, stage).map(|section| (section, None)),
+        (EngineKind::Floor, _) => floor::run(stage, size).map(|section| (section, None)),
+        (EngineKind::Store(store), Plan::Rows(rows)) => {
+            stores::run(*store, rows, size, stage).map(|section| (section, None))
+        }
         (_, Plan::Rows(rows)) => rows::run(engine, rows, size, stage).map(|(section, s)| (section, Some(s))),
         (_, Plan::Script(script)) => script::run(engine, script, size, stage).map(|(section, s)| (section, Some(s))),
     }
@@ -466,7 +468,7 @@ mod tests {
                     let size = Size { indexes, ops_per_tx, transactions: 10, ..SIZE };
                     let size = with_file(w, &size, dir.path());
                     let plan = Plan::draw(w, &size, 3, 0).unwrap();
-                    let stage = Stage {
+                    let stage = SectionStage {
                         libraries: &libraries,
                         dir: dir.path(),
                         original: None,
@@ -486,12 +488,12 @@ mod tests {
         for w in Workload::all() {
             assert_eq!(w.name().parse(), Ok(w));
         }
-        let asked = |names: [&str; 2]| Asked::all(&names.map(|name| name.parse().unwrap()));
+        let asked = |names: [&str; 2]| WorkloadSelection::all(&names.map(|name| name.parse().unwrap()));
         assert_eq!(asked(["scan", "insert"]), [Workload::Insert, Workload::Scan]);
         let names: Vec<_> = asked(["recovery-cut", "mobibench-update"]).into_iter().map(Workload::name).collect();
         assert_eq!(names, ["recovery-cut-10", "recovery-cut-160", "recovery-cut-2560", "mobibench-update"]);
-        assert!("tabs-".parse::<Asked>().is_err() && "open-insert".parse::<Asked>().is_err());
-        let error = "look".parse::<Asked>().unwrap_err();
+        assert!("tabs-".parse::<WorkloadSelection>().is_err() && "open-insert".parse::<WorkloadSelection>().is_err());
+        let error = "look".parse::<WorkloadSelection>().unwrap_err();
         assert!(error.contains("`look`") && error.contains("lookup-cold") && error.contains("insert"), "{error}");
     }
 }

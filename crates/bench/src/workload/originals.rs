@@ -5,7 +5,7 @@
 use super::rows::{Binder, Rows, schema, sql};
 use super::{Plan, Size, Workload};
 use crate::engines::sql::{Db, Libraries};
-use crate::engines::{self, Engine};
+use crate::engines::{self, BenchEngine};
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ const CACHE_KIB_MIN: usize = 256 << 10;
 const CACHE_KIB_MAX: usize = 4 << 20;
 
 /// All that a database depends on: rows, their bytes, indexes, seed, pragmas of the file.
-type Key = (usize, usize, usize, u64, Vec<(String, String)>);
+type OriginalKey = (usize, usize, usize, u64, Vec<(String, String)>);
 
 #[derive(Debug)]
 pub struct Originals {
     dir: tempfile::TempDir,
-    made: BTreeMap<Key, PathBuf>,
+    made: BTreeMap<OriginalKey, PathBuf>,
 }
 
 impl Originals {
@@ -33,7 +33,13 @@ impl Originals {
 
     /// The one that a section of this plan begins with; `None` of a plan or an engine that makes
     /// its own.
-    pub fn of(&mut self, libraries: &Libraries, engine: &Engine, plan: &Plan, size: &Size) -> Result<Option<PathBuf>> {
+    pub fn of(
+        &mut self,
+        libraries: &Libraries,
+        engine: &BenchEngine,
+        plan: &Plan,
+        size: &Size,
+    ) -> Result<Option<PathBuf>> {
         let Plan::Rows(rows) = plan else { return Ok(None) };
         if engine.has_no_sql() {
             return Ok(None);
@@ -50,13 +56,13 @@ impl Originals {
 }
 
 /// The engine's pragmas that a file remembers.
-fn of_the_file(engine: &Engine) -> Vec<(String, String)> {
+fn of_the_file(engine: &BenchEngine) -> Vec<(String, String)> {
     engine.pragmas.iter().filter(|(name, _)| name == "page_size" || name == "auto_vacuum").cloned().collect()
 }
 
 /// Makes `path`, by random keys in one transaction that nothing protects: the B-tree is as inserts
 /// leave it, not packed.
-pub fn make(libraries: &Libraries, engine: &Engine, plan: &Rows, size: &Size, path: &Path) -> Result<()> {
+pub fn make(libraries: &Libraries, engine: &BenchEngine, plan: &Rows, size: &Size, path: &Path) -> Result<()> {
     let c = engines::open_stock(libraries, path)?;
     for (name, value) in of_the_file(engine) {
         c.execute_batch(&format!("PRAGMA {name} = {value}"))?;
@@ -96,7 +102,7 @@ mod tests {
         let libraries = Libraries::load([]).unwrap();
         let mut originals = Originals::in_dir(dir.path()).unwrap();
         let size = Size { indexes: 2, ..SIZE };
-        let mut of = |workload, engine: &Engine, run| {
+        let mut of = |workload, engine: &BenchEngine, run| {
             let plan = Plan::draw(workload, &size, 9, run).unwrap();
             (originals.of(&libraries, engine, &plan, &size).unwrap(), plan)
         };

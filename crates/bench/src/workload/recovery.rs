@@ -3,15 +3,15 @@
 //! That process, this program once more, opens the database and commits inserts, each its own
 //! transaction. It is killed (ptrace) when it is about to make the last write call of one more. So
 //! there are a live log or WAL behind those inserts, or a hot journal, and a transaction to undo.
-//! Each recovery is of the files that one process left ([`After::Kill`]), or of a copy of them
-//! ([`After::Cut`]). A copy is as after a power cut: no knowledge of the kernel or of shared memory
-//! about the files holds.
+//! Each recovery is of the files that one process left ([`ProcessEnd::Kill`]), or of a copy of them
+//! ([`ProcessEnd::Cut`]). A copy is as after a power cut: no knowledge of the kernel or of shared
+//! memory about the files holds.
 
 use super::rows::{Binder, Rows, place, sql, verify};
-use super::{Plan, Size, Stage, Workload};
+use super::{Plan, SectionStage, Size, Workload};
 use crate::counting::syscalls::{self, Marks};
 use crate::engines::sql::{Db, Libraries};
-use crate::engines::{self, Engine, Settings};
+use crate::engines::{self, BenchEngine, EngineSettings};
 use crate::numbers::measure::{Probe, Section, time_each_after};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use std::process::Command;
 
 /// The end of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum After {
+pub enum ProcessEnd {
     /// It was killed, and the system went on.
     Kill,
     /// The system was started anew.
@@ -30,22 +30,22 @@ pub enum After {
 }
 
 /// Names, meanings, the end of the process, and how many inserts are before that.
-pub const SIZES: [(&str, &str, After, usize); 6] = [
+pub const SIZES: [(&str, &str, ProcessEnd, usize); 6] = [
     (
         "recovery-kill-10",
         "from open to the first row, after a kill behind 10 inserts since the last open",
-        After::Kill,
+        ProcessEnd::Kill,
         10,
     ),
-    ("recovery-kill-160", "the same behind 160", After::Kill, 160),
-    ("recovery-kill-2560", "the same behind 2560", After::Kill, 2560),
-    ("recovery-cut-10", "the same after a power cut behind 10: of copies of the files", After::Cut, 10),
-    ("recovery-cut-160", "the same behind 160", After::Cut, 160),
-    ("recovery-cut-2560", "the same behind 2560", After::Cut, 2560),
+    ("recovery-kill-160", "the same behind 160", ProcessEnd::Kill, 160),
+    ("recovery-kill-2560", "the same behind 2560", ProcessEnd::Kill, 2560),
+    ("recovery-cut-10", "the same after a power cut behind 10: of copies of the files", ProcessEnd::Cut, 10),
+    ("recovery-cut-160", "the same behind 160", ProcessEnd::Cut, 160),
+    ("recovery-cut-2560", "the same behind 2560", ProcessEnd::Cut, 2560),
 ];
 
 /// The name of a size, and its meaning.
-pub fn of(after: After, inserts: usize) -> (&'static str, &'static str) {
+pub fn of(after: ProcessEnd, inserts: usize) -> (&'static str, &'static str) {
     let size = SIZES.iter().find(|(_, _, a, n)| (*a, *n) == (after, inserts));
     size.map_or(("recovery", ""), |(name, about, ..)| (*name, *about))
 }
@@ -54,9 +54,9 @@ const FILE: &str = "bench.db";
 
 /// The work of the process that is to be killed; the bench hands it to its own program as JSON.
 #[derive(Serialize, Deserialize)]
-pub struct Crash {
-    engine: Engine,
-    after: After,
+pub struct CrashedProcess {
+    engine: BenchEngine,
+    after: ProcessEnd,
     inserts: usize,
     size: Size,
     seed: u64,
@@ -64,7 +64,7 @@ pub struct Crash {
     dir: PathBuf,
 }
 
-impl Crash {
+impl CrashedProcess {
     fn command(&self) -> Result<Command> {
         let mut child = Command::new(std::env::current_exe()?);
         child.args(["bench", "--traced", &serde_json::to_string(&serde_json::json!({ "Crash": self }))?]);
@@ -72,7 +72,7 @@ impl Crash {
     }
 }
 
-pub fn crash(of: &Crash) -> Result<()> {
+pub fn crash(of: &CrashedProcess) -> Result<()> {
     let Plan::Rows(plan) = Plan::draw(Workload::Recovery(of.after, of.inserts), &of.size, of.seed, of.run)? else {
         anyhow::bail!("recovery is of rows");
     };
@@ -92,7 +92,13 @@ pub fn crash(of: &Crash) -> Result<()> {
     std::process::exit(0)
 }
 
-pub fn run(engine: &Engine, plan: &Rows, size: &Size, after: After, stage: Stage<'_>) -> Result<(Section, Settings)> {
+pub fn run(
+    engine: &BenchEngine,
+    plan: &Rows,
+    size: &Size,
+    after: ProcessEnd,
+    stage: SectionStage<'_>,
+) -> Result<(Section, EngineSettings)> {
     let inserts = plan.steps.len() - 1;
     let crashed = stage.dir.join("crashed");
     let base = (stage.libraries, stage.original);
@@ -103,15 +109,22 @@ pub fn run(engine: &Engine, plan: &Rows, size: &Size, after: After, stage: Stage
         fs::create_dir(&crashed)?;
         place(engine, plan, size, base, &crashed.join(FILE))?;
         let dir = crashed.clone();
-        let crash =
-            Crash { engine: engine.clone(), after, inserts, size: size.clone(), seed: plan.seed, run: plan.run, dir };
+        let crash = CrashedProcess {
+            engine: engine.clone(),
+            after,
+            inserts,
+            size: size.clone(),
+            seed: plan.seed,
+            run: plan.run,
+            dir,
+        };
         syscalls::kill_before_write(crash.command()?, at).map_err(|e| anyhow::anyhow!("recovery needs a crash: {e}"))
     };
     let writes = kill(None)?;
     ensure!(writes > 0, "a commit without a write call");
     let live = match after {
-        After::Kill => crashed.clone(),
-        After::Cut => {
+        ProcessEnd::Kill => crashed.clone(),
+        ProcessEnd::Cut => {
             kill(Some(writes))?;
             stage.dir.join("live")
         }
@@ -121,8 +134,8 @@ pub fn run(engine: &Engine, plan: &Rows, size: &Size, after: After, stage: Stage
     let prepare = || -> Result<()> {
         connection.take().map_or(Ok(()), Db::close)?;
         match after {
-            After::Kill => drop(kill(Some(writes))?),
-            After::Cut => copy_all(&crashed, &live)?,
+            ProcessEnd::Kill => drop(kill(Some(writes))?),
+            ProcessEnd::Cut => copy_all(&crashed, &live)?,
         }
         // The rest of the copies in the kernel's cache is not recovery's to write.
         Ok(rustix::fs::syncfs(File::open(&live)?)?)

@@ -47,14 +47,14 @@ fn replay(size: &Size) -> Result<Script> {
 
 /// A transaction that has begun.
 #[derive(Default)]
-struct Open {
+struct OpenTransaction {
     text: String,
     /// Whether BEGIN began it: then the end of its savepoints is not its own.
     begun: bool,
     savepoints: Vec<String>,
 }
 
-impl Open {
+impl OpenTransaction {
     /// Takes note of its next statement; whether the transaction ends with it.
     fn goes_over(&mut self, words: &[String]) -> bool {
         let word = |i: usize| words.get(i).map_or("", String::as_str);
@@ -79,7 +79,7 @@ impl Open {
 /// The text cut into transactions.
 fn transactions(text: &str) -> Result<Vec<String>> {
     let library = Library::linked();
-    let (mut found, mut statement, mut transaction) = (Vec::new(), String::new(), None::<Open>);
+    let (mut found, mut statement, mut transaction) = (Vec::new(), String::new(), None::<OpenTransaction>);
     for piece in text.split_inclusive(';') {
         statement.push_str(piece);
         if !library.is_complete(&statement) {

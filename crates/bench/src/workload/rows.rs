@@ -2,9 +2,9 @@
 //! several in one; and reads, by key or of the whole table, with the file in the kernel's cache or
 //! not.
 
-use super::{Described, Size, Stage, WARM_UP, WalStart, Workload, originals, recovery};
+use super::{SectionStage, Size, WARM_UP, WalStart, Workload, WorkloadCard, originals, recovery};
 use crate::engines::sql::{Db, Libraries, Stmt};
-use crate::engines::{self, Engine, Settings};
+use crate::engines::{self, BenchEngine, EngineSettings};
 use crate::numbers::measure::{Section, time_each, time_each_after};
 use crate::numbers::random::Random;
 use anyhow::{Context, Result, ensure};
@@ -41,7 +41,7 @@ pub fn sql(workload: Workload, indexes: usize) -> String {
 }
 
 /// A row: its key, and the number its value is made from.
-pub type Row = (i64, u64);
+pub type StoredRow = (i64, u64);
 
 /// The rows a section begins with, and those it touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,10 +50,10 @@ pub struct Rows {
     /// The seed of the rows before: they are the same in every run.
     pub seed: u64,
     pub run: u64,
-    pub preload: Vec<Row>,
-    pub warm_up: Vec<Row>,
+    pub preload: Vec<StoredRow>,
+    pub warm_up: Vec<StoredRow>,
     /// `ops_per_tx` of them make a transaction.
-    pub steps: Vec<Row>,
+    pub steps: Vec<StoredRow>,
     size: RowsSize,
 }
 
@@ -89,7 +89,7 @@ impl Rows {
                 return (key, random.next());
             }
         };
-        let preload: Vec<Row> = (0..rows).map(|_| fresh(&mut random)).collect();
+        let preload: Vec<StoredRow> = (0..rows).map(|_| fresh(&mut random)).collect();
         let mut random = Random::new(!seed ^ (run + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let warm_up = if rows == 0 || workload.recovers() { 0 } else { WARM_UP };
         let warm_up = (0..warm_up).map(|_| (preload[random.below(rows)].0, random.next())).collect();
@@ -119,7 +119,7 @@ impl Rows {
     }
 
     /// The rows there must be after the first `done` steps, by their keys.
-    pub fn expected(&self, done: usize) -> Vec<Row> {
+    pub fn expected(&self, done: usize) -> Vec<StoredRow> {
         let mut changed: BTreeMap<i64, Option<u64>> = self.warm_up.iter().map(|(key, v)| (*key, Some(*v))).collect();
         for (key, value) in &self.steps[..done] {
             match self.workload {
@@ -129,15 +129,15 @@ impl Rows {
             };
         }
         let kept = self.preload.iter().filter(|(key, _)| !changed.contains_key(key)).copied();
-        let mut rows: Vec<Row> = kept.collect();
+        let mut rows: Vec<StoredRow> = kept.collect();
         rows.extend(changed.iter().filter_map(|(key, value)| Some((*key, (*value)?))));
         rows.sort_unstable();
         rows
     }
 
-    pub fn describe(&self) -> Described {
+    pub fn describe(&self) -> WorkloadCard {
         let RowsSize { row_bytes, indexes, operations: ops, transactions } = self.size;
-        Described {
+        WorkloadCard {
             schema: schema(indexes),
             statements: vec![sql(self.workload, indexes)],
             prepared: true,
@@ -160,7 +160,12 @@ impl Rows {
     }
 }
 
-pub fn run(engine: &Engine, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<(Section, Settings)> {
+pub fn run(
+    engine: &BenchEngine,
+    plan: &Rows,
+    size: &Size,
+    stage: SectionStage<'_>,
+) -> Result<(Section, EngineSettings)> {
     match plan.workload {
         Workload::Recovery(after, _) => recovery::run(engine, plan, size, after, stage),
         workload if workload.reads() => read(engine, plan, size, stage),
@@ -170,7 +175,7 @@ pub fn run(engine: &Engine, plan: &Rows, size: &Size, stage: Stage<'_>) -> Resul
 
 /// Puts the database that a section begins with at `path`.
 pub fn place(
-    engine: &Engine,
+    engine: &BenchEngine,
     plan: &Rows,
     size: &Size,
     (libraries, original): (&Libraries, Option<&Path>),
@@ -186,7 +191,7 @@ pub fn place(
     engine.open(libraries, path)?.close()
 }
 
-fn write(engine: &Engine, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<(Section, Settings)> {
+fn write(engine: &BenchEngine, plan: &Rows, size: &Size, stage: SectionStage<'_>) -> Result<(Section, EngineSettings)> {
     let path = stage.dir.join("bench.db");
     let mut row = Binder::new(size);
     place(engine, plan, size, (stage.libraries, stage.original), &path)?;
@@ -234,22 +239,25 @@ fn write(engine: &Engine, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<
     Ok((section, settings))
 }
 
-fn read(engine: &Engine, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<(Section, Settings)> {
+/// Does the updates before a section that reads.
+fn warm_up(libraries: &Libraries, path: &Path, plan: &Rows, size: &Size, row: &mut Binder) -> Result<()> {
+    let c = engines::open_stock(libraries, path)?;
+    c.execute_batch("PRAGMA synchronous = OFF; BEGIN")?;
+    {
+        let mut update = c.prepare(&sql(Workload::Update, size.indexes))?;
+        for warm_up in &plan.warm_up {
+            row.execute(&mut update, *warm_up)?;
+        }
+    }
+    c.execute_batch("COMMIT")?;
+    c.close()
+}
+
+fn read(engine: &BenchEngine, plan: &Rows, size: &Size, stage: SectionStage<'_>) -> Result<(Section, EngineSettings)> {
     let path = stage.dir.join("bench.db");
     let mut row = Binder::new(size);
     place(engine, plan, size, (stage.libraries, stage.original), &path)?;
-    {
-        let c = engines::open_stock(stage.libraries, &path)?;
-        c.execute_batch("PRAGMA synchronous = OFF; BEGIN")?;
-        {
-            let mut update = c.prepare(&sql(Workload::Update, size.indexes))?;
-            for warm_up in &plan.warm_up {
-                row.execute(&mut update, *warm_up)?;
-            }
-        }
-        c.execute_batch("COMMIT")?;
-        c.close()?;
-    }
+    warm_up(stage.libraries, &path, plan, size, &mut row)?;
     let expected = plan.expected(0);
     let sum: i64 = expected.iter().map(|(key, _)| key & 65535).sum();
 
@@ -346,7 +354,7 @@ impl Binder {
         &self.value
     }
 
-    pub fn execute(&mut self, statement: &mut Stmt<'_>, (key, seed): Row) -> Result<()> {
+    pub fn execute(&mut self, statement: &mut Stmt<'_>, (key, seed): StoredRow) -> Result<()> {
         statement.bind_int(1, key)?;
         statement.bind_blob(2, self.value_of(seed))?;
         for i in 0..self.indexes {
@@ -383,7 +391,7 @@ pub fn grow_wal(c: &Db) -> Result<()> {
 const VERIFY_CACHE_KIB: usize = 256 << 10;
 
 /// Reads the closed database with SQLite's own VFS: sound, and row for row as written.
-pub fn verify(libraries: &Libraries, path: &Path, expected: &[Row], size: &Size) -> Result<()> {
+pub fn verify(libraries: &Libraries, path: &Path, expected: &[StoredRow], size: &Size) -> Result<()> {
     let c = engines::open_stock(libraries, path)?;
     c.execute_batch(&format!("PRAGMA cache_size = -{VERIFY_CACHE_KIB}"))?;
     let verdict = c.query_text("PRAGMA integrity_check")?.unwrap_or_default();
@@ -463,7 +471,7 @@ mod tests {
         let libraries = libraries();
         let plan = Rows::draw(Workload::Update, &SIZE, 3, 0);
         let (ready, probe) = (Box::new(|| Ok(())), &mut NoProbe);
-        let stage = Stage { libraries: &libraries, dir: dir.path(), original: None, ready, probe };
+        let stage = SectionStage { libraries: &libraries, dir: dir.path(), original: None, ready, probe };
         run(&all()[0], &plan, &SIZE, stage).unwrap();
         let path = dir.path().join("bench.db");
         verify(&libraries, &path, &plan.expected(30), &SIZE).unwrap();

@@ -3,9 +3,9 @@
 //! transactions in a database in memory.
 
 use super::rows::{grow_wal, warm_up_without_rows};
-use super::{Described, Size, Stage, WalStart};
+use super::{SectionStage, Size, WalStart, WorkloadCard};
 use crate::engines::sql::{Db, Libraries, Stmt, Value};
-use crate::engines::{self, Engine, Settings};
+use crate::engines::{self, BenchEngine, EngineSettings};
 use crate::numbers::measure::{INTERRUPTED, Section, histogram, time_each};
 use anyhow::{Context, Result, bail, ensure};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,12 +15,12 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// A statement, by its number in the script, and its values.
-pub type Step = (usize, Vec<Value>);
+pub type ScriptStep = (usize, Vec<Value>);
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum Transaction {
     /// Prepared statements, in BEGIN IMMEDIATE to COMMIT if there are several.
-    Steps(Vec<Step>),
+    Steps(Vec<ScriptStep>),
     /// Text, parsed each time, with its own BEGIN and COMMIT.
     Text(String),
 }
@@ -48,7 +48,7 @@ pub struct Script {
     pub schema: String,
     pub statements: Vec<String>,
     /// Done in one transaction before.
-    pub preload: Vec<Step>,
+    pub preload: Vec<ScriptStep>,
     pub transactions: Vec<Transaction>,
     /// Names and numbers of transactions of the parts it has, if it has parts.
     pub phases: Vec<(&'static str, usize)>,
@@ -58,12 +58,12 @@ pub struct Script {
 }
 
 impl Script {
-    pub fn describe(&self) -> Described {
+    pub fn describe(&self) -> WorkloadCard {
         let ops: usize =
             self.transactions.iter().map(|t| if let Transaction::Steps(s) = t { s.len() } else { 1 }).sum();
         let text =
             self.transactions.iter().find_map(|t| if let Transaction::Text(t) = t { Some(t.clone()) } else { None });
-        Described {
+        WorkloadCard {
             schema: self.schema.clone(),
             prepared: text.is_none(),
             transaction: if text.is_some() {
@@ -84,19 +84,19 @@ impl Script {
     }
 }
 
-struct Prepared<'db, 's> {
+struct PreparedScript<'db, 's> {
     db: &'db Db,
     script: &'s Script,
     made: Vec<Option<Stmt<'db>>>,
     frame: Option<(Stmt<'db>, Stmt<'db>)>,
 }
 
-impl<'db, 's> Prepared<'db, 's> {
+impl<'db, 's> PreparedScript<'db, 's> {
     fn new(db: &'db Db, script: &'s Script) -> Self {
-        Prepared { db, script, made: script.statements.iter().map(|_| None).collect(), frame: None }
+        PreparedScript { db, script, made: script.statements.iter().map(|_| None).collect(), frame: None }
     }
 
-    fn step(&mut self, (number, values): &Step) -> Result<()> {
+    fn step(&mut self, (number, values): &ScriptStep) -> Result<()> {
         let slot = self.made.get_mut(*number).context("a step without a statement")?;
         if slot.is_none() {
             *slot = Some(self.db.prepare(&self.script.statements[*number])?);
@@ -133,12 +133,17 @@ impl<'db, 's> Prepared<'db, 's> {
 fn load(db: &Db, script: &Script) -> Result<()> {
     db.execute_batch(&script.schema)?;
     db.execute_batch("BEGIN")?;
-    let mut prepared = Prepared::new(db, script);
+    let mut prepared = PreparedScript::new(db, script);
     script.preload.iter().try_for_each(|step| prepared.step(step))?;
     db.execute_batch("COMMIT")
 }
 
-pub fn run(engine: &Engine, script: &Script, size: &Size, stage: Stage<'_>) -> Result<(Section, Settings)> {
+pub fn run(
+    engine: &BenchEngine,
+    script: &Script,
+    size: &Size,
+    stage: SectionStage<'_>,
+) -> Result<(Section, EngineSettings)> {
     let path = stage.dir.join("bench.db");
     let libraries = stage.libraries;
     let side = stage.dir.join("bench-side.db");
@@ -163,7 +168,7 @@ pub fn run(engine: &Engine, script: &Script, size: &Size, stage: Stage<'_>) -> R
         (stage.ready)()?;
         let section = time_each(script.transactions.len(), size.limit, stage.probe, |i| {
             let db = open()?;
-            Prepared::new(&db, script).transaction(&script.transactions[i])?;
+            PreparedScript::new(&db, script).transaction(&script.transactions[i])?;
             db.close()
         })?;
         done = vec![section.transactions];
@@ -177,7 +182,7 @@ pub fn run(engine: &Engine, script: &Script, size: &Size, stage: Stage<'_>) -> R
         warm_up_without_rows(&db)?;
         (stage.ready)()?;
         let section = {
-            let mut prepared = Prepared::new(&db, script);
+            let mut prepared = PreparedScript::new(&db, script);
             let mut ends = Vec::with_capacity(script.transactions.len());
             let start = Instant::now();
             let checkpoint = script.conduct.checkpoint && engine.is_stock_wal();
@@ -202,7 +207,7 @@ pub fn run(engine: &Engine, script: &Script, size: &Size, stage: Stage<'_>) -> R
 /// The name of the attached database.
 const SIDE: &str = "side";
 
-fn settings_of(engine: &Engine, libraries: &Libraries, db: Db) -> Result<Settings> {
+fn settings_of(engine: &BenchEngine, libraries: &Libraries, db: Db) -> Result<EngineSettings> {
     let settings = engine.settings(libraries, &db)?;
     db.close()?;
     Ok(settings)
@@ -239,7 +244,7 @@ fn side_by_side(
             let mut latency_ns = histogram();
             let mut done = 0;
             {
-                let mut prepared = Prepared::new(&db, script);
+                let mut prepared = PreparedScript::new(&db, script);
                 let start = Instant::now();
                 for transaction in script.transactions.iter().skip(thread).step_by(threads) {
                     let before = Instant::now();
@@ -303,7 +308,7 @@ fn verify(libraries: &Libraries, path: &Path, script: &Script, done: &[usize]) -
     }
     load(&model, script)?;
     {
-        let mut prepared = Prepared::new(&model, script);
+        let mut prepared = PreparedScript::new(&model, script);
         for (thread, n) in done.iter().enumerate() {
             for transaction in script.transactions.iter().skip(thread).step_by(done.len()).take(*n) {
                 prepared.transaction(transaction)?;
@@ -365,7 +370,7 @@ mod tests {
         };
         let dir = tempfile::tempdir().unwrap();
         let (ready, probe) = (Box::new(|| Ok(())), &mut NoProbe);
-        let stage = Stage { libraries: &libraries, dir: dir.path(), original: None, ready, probe };
+        let stage = SectionStage { libraries: &libraries, dir: dir.path(), original: None, ready, probe };
         let (section, _) = run(&engines::all()[0], &script, &SIZE, stage).unwrap();
         assert_eq!(section.phases.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["first", "rest"]);
         let path = dir.path().join("bench.db");

@@ -1,9 +1,9 @@
 //! The bare commit of key-value stores: the rows of the SQL workloads, one durable write
 //! transaction for each.
 
-use super::rows::{Row, Rows};
-use super::{Size, Stage, Workload};
-use crate::engines::Store;
+use super::rows::{Rows, StoredRow};
+use super::{SectionStage, Size, Workload};
+use crate::engines::KeyValueStore;
 use crate::numbers::measure::{Section, time_each};
 use crate::numbers::random::Random;
 use anyhow::{Context, Result, ensure};
@@ -85,20 +85,20 @@ impl KeyValue for redb::Database {
     }
 }
 
-pub fn run(store: Store, plan: &Rows, size: &Size, stage: Stage<'_>) -> Result<Section> {
+pub fn run(store: KeyValueStore, plan: &Rows, size: &Size, stage: SectionStage<'_>) -> Result<Section> {
     let open = |dir: &Path| -> Result<Box<dyn KeyValue>> {
         Ok(match store {
-            Store::Lmdb => Box::new(Lmdb::open(dir)?),
-            Store::Redb => Box::new(redb::Database::create(dir.join("redb"))?),
+            KeyValueStore::Lmdb => Box::new(Lmdb::open(dir)?),
+            KeyValueStore::Redb => Box::new(redb::Database::create(dir.join("redb"))?),
         })
     };
-    let value_of = |(_, seed): Row| {
+    let value_of = |(_, seed): StoredRow| {
         let mut value = vec![0; size.row_bytes];
         Random::new(seed).fill(&mut value);
         value
     };
     let db = open(stage.dir)?;
-    let write = |rows: &[Row], delete: bool| -> Result<()> {
+    let write = |rows: &[StoredRow], delete: bool| -> Result<()> {
         let values: Vec<Vec<u8>> = rows.iter().map(|row| value_of(*row)).collect();
         let pairs = rows.iter().zip(&values);
         let changes: Vec<_> = pairs.map(|((key, _), v)| (*key as u64, (!delete).then_some(&v[..]))).collect();

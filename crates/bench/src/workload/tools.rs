@@ -2,7 +2,7 @@
 //! source. AndroBench and the RL Benchmark come without source: theirs follow their descriptions.
 //! The RL Benchmark was made from SQLite's old speed comparison.
 
-use super::script::{Conduct, Script, Step, Transaction};
+use super::script::{Conduct, Script, ScriptStep, Transaction};
 use super::{Scripted, Size};
 use crate::engines::sql::Value;
 use crate::numbers::random::Random;
@@ -18,19 +18,19 @@ const MOBIBENCH: Scripted = Scripted {
 pub const MOBIBENCH_INSERT: Scripted = Scripted {
     name: "mobibench-insert",
     about: "Mobibench's -d 0: a row into each of its tables (--tables), as text",
-    draw: |size, seed| Ok(mobibench(size, seed, Op::Insert)),
+    draw: |size, seed| Ok(mobibench(size, seed, RowOp::Insert)),
     ..MOBIBENCH
 };
 pub const MOBIBENCH_UPDATE: Scripted = Scripted {
     name: "mobibench-update",
     about: "Mobibench's -d 1: the value of a random row in each table",
-    draw: |size, seed| Ok(mobibench(size, seed, Op::Update)),
+    draw: |size, seed| Ok(mobibench(size, seed, RowOp::Update)),
     ..MOBIBENCH
 };
 pub const MOBIBENCH_DELETE: Scripted = Scripted {
     name: "mobibench-delete",
     about: "Mobibench's -d 2: a random row of each table",
-    draw: |size, seed| Ok(mobibench(size, seed, Op::Delete)),
+    draw: |size, seed| Ok(mobibench(size, seed, RowOp::Delete)),
     ..MOBIBENCH
 };
 const ANDROBENCH: Scripted = Scripted {
@@ -44,19 +44,19 @@ const ANDROBENCH: Scripted = Scripted {
 pub const ANDROBENCH_INSERT: Scripted = Scripted {
     name: "androbench-insert",
     about: "AndroBench: 300 transactions, each a row of 17 columns",
-    draw: |size, seed| Ok(androbench(size, seed, Op::Insert)),
+    draw: |size, seed| Ok(androbench(size, seed, RowOp::Insert)),
     ..ANDROBENCH
 };
 pub const ANDROBENCH_UPDATE: Scripted = Scripted {
     name: "androbench-update",
     about: "AndroBench: 300 transactions, each 3 columns of a random row",
-    draw: |size, seed| Ok(androbench(size, seed, Op::Update)),
+    draw: |size, seed| Ok(androbench(size, seed, RowOp::Update)),
     ..ANDROBENCH
 };
 pub const ANDROBENCH_DELETE: Scripted = Scripted {
     name: "androbench-delete",
     about: "AndroBench: 300 transactions, each a random row",
-    draw: |size, seed| Ok(androbench(size, seed, Op::Delete)),
+    draw: |size, seed| Ok(androbench(size, seed, RowOp::Delete)),
     ..ANDROBENCH
 };
 pub const RL: Scripted = Scripted {
@@ -85,7 +85,7 @@ pub const DBBENCH: Scripted = Scripted {
 };
 
 #[derive(Clone, Copy, PartialEq)]
-enum Op {
+enum RowOp {
     Insert,
     Update,
     Delete,
@@ -116,22 +116,22 @@ fn glibc_random(seed: u32, n: usize) -> Vec<usize> {
     r[344..].iter().map(|v| (v >> 1) as usize).collect()
 }
 
-fn mobibench(size: &Size, seed: u64, op: Op) -> Script {
-    let rows = if op == Op::Insert { size.rows } else { size.rows.max(size.transactions).max(MOBIBENCH_ROWS_MIN) };
+fn mobibench(size: &Size, seed: u64, op: RowOp) -> Script {
+    let rows = if op == RowOp::Insert { size.rows } else { size.rows.max(size.transactions).max(MOBIBENCH_ROWS_MIN) };
     let mut random = Random::new(seed);
     let mut order: Vec<usize> = (0..rows).collect();
     random.shuffle(&mut order);
     let text = |i: usize| {
         let row = order.get(i).copied().unwrap_or(0);
-        let updated = if op == Op::Update { glibc_random(i as u32, size.tables) } else { vec![0; size.tables] };
+        let updated = if op == RowOp::Update { glibc_random(i as u32, size.tables) } else { vec![0; size.tables] };
         let each = updated.iter().enumerate().map(|(t, random)| match op {
-            Op::Insert => {
+            RowOp::Insert => {
                 format!("INSERT INTO tblMyList{t}(id,Value) VALUES({},'{}');", rows + i, mobibench_value(0))
             }
-            Op::Update => {
+            RowOp::Update => {
                 format!("UPDATE tblMyList{t} SET Value = '{}' WHERE id = {};", mobibench_value(5), random % rows + 1)
             }
-            Op::Delete => format!("DELETE FROM tblMyList{t} WHERE id={row};"),
+            RowOp::Delete => format!("DELETE FROM tblMyList{t} WHERE id={row};"),
         });
         Transaction::Text(format!("BEGIN;{}COMMIT;", each.collect::<String>()))
     };
@@ -148,7 +148,7 @@ fn mobibench(size: &Size, seed: u64, op: Op) -> Script {
             .collect(),
         phases: Vec::new(),
         conduct: Conduct { checkpoint: true, ..Conduct::PLAIN },
-        key_order: if op == Op::Insert { "ascending" } else { "random" },
+        key_order: if op == RowOp::Insert { "ascending" } else { "random" },
         row_bytes: 100,
     }
 }
@@ -156,26 +156,26 @@ fn mobibench(size: &Size, seed: u64, op: Op) -> Script {
 /// Columns of AndroBench's table besides its key.
 const ANDROBENCH_COLUMNS: usize = 16;
 
-fn androbench(size: &Size, seed: u64, op: Op) -> Script {
+fn androbench(size: &Size, seed: u64, op: RowOp) -> Script {
     let mut random = Random::new(seed);
     let column_bytes = (size.row_bytes / ANDROBENCH_COLUMNS).max(1);
-    let mut row = |id: usize| -> Step {
+    let mut row = |id: usize| -> ScriptStep {
         let columns = (0..ANDROBENCH_COLUMNS).map(|_| Value::Text(random.letters(column_bytes)));
         (0, std::iter::once(Value::Int(id as i64)).chain(columns).collect())
     };
-    let rows = if op == Op::Delete { size.rows.max(size.transactions) } else { size.rows.max(1) };
-    let preload: Vec<Step> = (0..rows).map(&mut row).collect();
-    let inserts: Vec<Step> = (rows..rows + size.transactions).map(&mut row).collect();
+    let rows = if op == RowOp::Delete { size.rows.max(size.transactions) } else { size.rows.max(1) };
+    let preload: Vec<ScriptStep> = (0..rows).map(&mut row).collect();
+    let inserts: Vec<ScriptStep> = (rows..rows + size.transactions).map(&mut row).collect();
     let mut order: Vec<usize> = (0..rows).collect();
     random.shuffle(&mut order);
-    let mut update = |_| -> Step {
+    let mut update = |_| -> ScriptStep {
         let values = (0..3).map(|_| Value::Text(random.letters(column_bytes))).collect::<Vec<_>>();
         (1, std::iter::once(Value::Int(random.below(rows) as i64)).chain(values).collect())
     };
-    let steps: Vec<Step> = match op {
-        Op::Insert => inserts,
-        Op::Update => (0..size.transactions).map(&mut update).collect(),
-        Op::Delete => order.iter().take(size.transactions).map(|id| (2, vec![Value::Int(*id as i64)])).collect(),
+    let steps: Vec<ScriptStep> = match op {
+        RowOp::Insert => inserts,
+        RowOp::Update => (0..size.transactions).map(&mut update).collect(),
+        RowOp::Delete => order.iter().take(size.transactions).map(|id| (2, vec![Value::Int(*id as i64)])).collect(),
     };
     let names = (1..=ANDROBENCH_COLUMNS).map(|i| format!(", c{i} TEXT")).collect::<String>();
     let marks = (1..=ANDROBENCH_COLUMNS).map(|i| format!(", ?{}", i + 1)).collect::<String>();
@@ -190,7 +190,7 @@ fn androbench(size: &Size, seed: u64, op: Op) -> Script {
         transactions: steps.into_iter().map(|step| Transaction::Steps(vec![step])).collect(),
         phases: Vec::new(),
         conduct: Conduct::PLAIN,
-        key_order: if op == Op::Insert { "ascending" } else { "random" },
+        key_order: if op == RowOp::Insert { "ascending" } else { "random" },
         row_bytes: column_bytes * ANDROBENCH_COLUMNS,
     }
 }
@@ -250,7 +250,7 @@ impl Phases {
     }
 
     /// Every step its own transaction, or all in one.
-    fn phase(&mut self, name: &'static str, together: bool, steps: Vec<Step>) {
+    fn phase(&mut self, name: &'static str, together: bool, steps: Vec<ScriptStep>) {
         let before = self.transactions.len();
         if together {
             self.transactions.push(Transaction::Steps(steps));
@@ -267,7 +267,7 @@ fn rl(size: &Size, seed: u64) -> Script {
     let mut random = Random::new(seed);
     let mut p = Phases { statements: Vec::new(), transactions: Vec::new(), phases: Vec::new() };
     let insert = [1, 2, 3].map(|t| p.statement(&format!("INSERT INTO t{t} VALUES(?1, ?2, ?3)")));
-    let mut rows = |statement: usize, n: usize| -> Vec<Step> {
+    let mut rows = |statement: usize, n: usize| -> Vec<ScriptStep> {
         let row = |i: usize| {
             let number = random.below(100_000) as i64;
             (statement, vec![Value::Int(i as i64 + 1), Value::Int(number), Value::Text(random.letters(40))])
@@ -320,7 +320,7 @@ fn dbbench(size: &Size, seed: u64) -> Script {
     let mut p = Phases { statements: Vec::new(), transactions: Vec::new(), phases: Vec::new() };
     let insert = p.statement("INSERT INTO item(id, number, name) VALUES(?1, ?2, ?3)");
     let preloaded = size.rows.max(n(10_000));
-    let mut row = |i: usize| -> Step {
+    let mut row = |i: usize| -> ScriptStep {
         let name = Value::Text(random.letters(size.row_bytes));
         (insert, vec![Value::Int(i as i64), Value::Int(i as i64 * 7), name])
     };
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn mobibench_writes_what_its_source_writes() {
-        let script = mobibench(&Size { rows: 0, tables: 1, ..SIZE }, 1, Op::Insert);
+        let script = mobibench(&Size { rows: 0, tables: 1, ..SIZE }, 1, RowOp::Insert);
         let value = "aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeee\
                      ffffffffffgggggggggghhhhhhhhhhiiiiiiiiiijjjjjjjjjj";
         let wanted = format!("BEGIN;INSERT INTO tblMyList0(id,Value) VALUES(0,'{value}');COMMIT;");

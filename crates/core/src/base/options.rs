@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::base::error::{Error, Result};
-use crate::base::research::{self, Extra, Name};
+use crate::base::research::{self, Extra, ResearchName};
 
 /// How a commit becomes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum SchemeName {
     /// Records of deltas; checkpoints write home.
     Log,
     /// One of `research/`, which the feature `research` brings along.
-    Research(Name),
+    Research(ResearchName),
 }
 
 /// Content of a record for a changed page.
@@ -254,14 +254,8 @@ impl Options {
     }
 
     /// Sets an option from text. Errors name the option, the value and the choices.
-    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+    fn set_bundled(&mut self, name: &str, value: &str) -> Result<bool> {
         match name {
-            "scheme" => {
-                let preset = Preset::all().find(|preset| preset.name.eq_ignore_ascii_case(value));
-                let names = || Preset::all().map(|preset| preset.name).collect::<Vec<_>>().join(", ") + OTHERS;
-                let preset = preset.ok_or_else(|| bad(name, value, &names()))?;
-                (self.preset, self.bundle) = (preset.name, preset.bundle);
-            }
             "header_page" => {
                 self.bundle.header_page = match value.to_ascii_lowercase().as_str() {
                     "embed" => HeaderPage::Embed,
@@ -288,6 +282,20 @@ impl Options {
                     "beside" => Updates::Beside,
                     _ => return Err(bad(name, value, "over, beside")),
                 }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Sets an option from text. Errors name the option, the value and the choices.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        match name {
+            "scheme" => {
+                let preset = Preset::all().find(|preset| preset.name.eq_ignore_ascii_case(value));
+                let names = || Preset::all().map(|preset| preset.name).collect::<Vec<_>>().join(", ") + OTHERS;
+                let preset = preset.ok_or_else(|| bad(name, value, &names()))?;
+                (self.preset, self.bundle) = (preset.name, preset.bundle);
             }
             "log_size" => self.log_bytes = bytes(name, value, LOG_BYTES_MIN, LOG_BYTES_MAX)?.next_multiple_of(4096),
             "table_size" => self.table_bytes = bytes(name, value, 64 << 10, 64 << 30)?,
@@ -329,10 +337,10 @@ impl Options {
             }
             _ if self.bundle.extra.set(name, value)? => {}
             _ => {
-                return Err(Error::Option(format!(
-                    "unknown option {name:?}; the options are {}",
-                    Self::NAMES.join(", ")
-                )));
+                if !self.set_bundled(name, value)? {
+                    let names = Self::NAMES.join(", ");
+                    return Err(Error::Option(format!("unknown option {name:?}; the options are {names}")));
+                }
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use crate::base::options::{Bundle, HeaderPage, Preset, SchemeName, Split, Update
 
 /// Names of the schemes in `research/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
+pub enum ResearchName {
     /// Pages in place, with undo records; one flush.
     InPage,
     /// Pages in place, one flush, no crash protection: a baseline, not for data.
@@ -16,7 +16,7 @@ pub enum Name {
 }
 
 /// The scheme whose transactions leave trailers in home, if this build has one.
-pub const WITH_TRAILERS: Option<SchemeName> = Some(SchemeName::Research(Name::InPage));
+pub const WITH_TRAILERS: Option<SchemeName> = Some(SchemeName::Research(ResearchName::InPage));
 
 /// Proof that a transaction in place is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,12 +84,12 @@ impl Extra {
     }
 }
 
-const IN_PAGE: Bundle = Bundle { scheme: SchemeName::Research(Name::InPage), ..Bundle::LOG };
+const IN_PAGE: Bundle = Bundle { scheme: SchemeName::Research(ResearchName::InPage), ..Bundle::LOG };
 // Both halves of a split page have room for a record beside the old one.
 const DHL: Bundle = Bundle { reserve_cells: 1, updates: Updates::Beside, ..IN_PAGE };
 const MVBT: Bundle = Bundle { split: Split::Legacy, extra: Extra::PAGE, ..IN_PAGE };
-const OFF: Bundle = Bundle { scheme: SchemeName::Research(Name::Off), ..Bundle::STOCK };
-const DASH: Bundle = Bundle { scheme: SchemeName::Research(Name::Dash), ..Bundle::STOCK };
+const OFF: Bundle = Bundle { scheme: SchemeName::Research(ResearchName::Off), ..Bundle::STOCK };
+const DASH: Bundle = Bundle { scheme: SchemeName::Research(ResearchName::Dash), ..Bundle::STOCK };
 
 /// Their presets.
 pub const PRESETS: [Preset; 8] = [

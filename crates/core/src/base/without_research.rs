@@ -1,12 +1,12 @@
-//! Takes the place of `research.rs` in a build without the feature `research`: no scheme, no preset,
-//! no option.
+//! Takes the place of `research.rs` in a build without the feature `research`: no scheme, no
+//! preset, no option.
 
 use crate::base::error::Result;
 use crate::base::options::{Preset, SchemeName};
 
 /// Names of schemes: none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {}
+pub enum ResearchName {}
 
 /// The scheme whose transactions leave trailers in home: this build has none.
 pub const WITH_TRAILERS: Option<SchemeName> = None;

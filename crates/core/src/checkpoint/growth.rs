@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use crate::base::error::{Error, Result};
 use crate::base::options::Options;
 use crate::checkpoint::checkpoint;
-use crate::database::{Database, Live};
-use crate::log::ring::Stream;
+use crate::database::{Database, LiveDatabase};
+use crate::log::ring::StreamedImages;
 
 /// A checkpoint costs two flushes: with so many between two, a longer ring gains nothing.
 const FLUSHES_BETWEEN: u64 = 1024;
@@ -20,10 +20,10 @@ const BESIDE_PAGE: u64 = 512;
 /// and is emptied otherwise. An empty ring stays as it is.
 pub fn make_room(
     db: &Database,
-    live: &mut Live,
+    live: &mut LiveDatabase,
     options: &Options,
     (len, own_block): (u64, bool),
-    stream: Stream,
+    stream: StreamedImages,
 ) -> Result<()> {
     let was_full = live.log.live_bytes() > 0;
     let new_pages = db.table.read().new_bytes() / u64::from(live.log.slot().page_bytes.max(1));
@@ -41,21 +41,21 @@ pub fn make_room(
     if pays { grow_empty(db, live, longer(live, options)) } else { Ok(()) }
 }
 
-pub fn longer(live: &Live, options: &Options) -> u64 {
+pub fn longer(live: &LiveDatabase, options: &Options) -> u64 {
     live.log.slot().ring_bytes.saturating_mul(2).min(ring_bytes_max(live, options))
 }
 
-fn pays(db: &Database, live: &Live, pages: u64, transactions: u64) -> bool {
+fn pays(db: &Database, live: &LiveDatabase, pages: u64, transactions: u64) -> bool {
     let between = db.stats.flushes.load(Ordering::Relaxed).saturating_sub(live.emptied_at);
     between < FLUSHES_BETWEEN || pages.saturating_mul(TRANSACTIONS_PER_PAGE) > transactions
 }
 
-fn transactions(live: &Live) -> u64 {
+fn transactions(live: &LiveDatabase) -> u64 {
     live.log.last_tid().0.saturating_sub(live.log.slot().base_tid.0)
 }
 
 /// Whether it can grow with its records. Other processes would have to find their places again.
-pub fn may_grow_full(db: &Database, live: &Live, ring_bytes: u64) -> bool {
+pub fn may_grow_full(db: &Database, live: &LiveDatabase, ring_bytes: u64) -> bool {
     ring_bytes > live.log.slot().ring_bytes
         && live.log.fits_longer(ring_bytes)
         && !live.log.has_streamed()
@@ -63,7 +63,7 @@ pub fn may_grow_full(db: &Database, live: &Live, ring_bytes: u64) -> bool {
 }
 
 /// Makes the ring long enough for the final record, which has page 1 whole.
-pub fn before_stream(db: &Database, live: &mut Live, options: &Options, page_bytes: u32) -> Result<()> {
+pub fn before_stream(db: &Database, live: &mut LiveDatabase, options: &Options, page_bytes: u32) -> Result<()> {
     // Its images would go home before the store has them (rule StoreHasIt).
     if db.is_shipped() {
         return Err(Error::Full(format!(
@@ -75,7 +75,7 @@ pub fn before_stream(db: &Database, live: &mut Live, options: &Options, page_byt
 }
 
 /// Grows for a record of `len` bytes, before an image of its transaction streams.
-pub fn fit(db: &Database, live: &mut Live, options: &Options, len: u64) -> Result<()> {
+pub fn fit(db: &Database, live: &mut LiveDatabase, options: &Options, len: u64) -> Result<()> {
     let max = ring_bytes_max(live, options);
     let mut longer = live.log.slot().ring_bytes;
     while longer < max && live.log.record_bytes_max_of(longer) < len {
@@ -87,26 +87,26 @@ pub fn fit(db: &Database, live: &mut Live, options: &Options, len: u64) -> Resul
     if may_grow_full(db, live, longer) {
         return grow(db, live, longer);
     }
-    match checkpoint(db, live, Stream::Drop) {
+    match checkpoint(db, live, StreamedImages::Drop) {
         // The images stream, and the checkpoint is tried again.
         Err(e) if e.is_short() => Ok(()),
         done => done.and_then(|()| grow_empty(db, live, longer)),
     }
 }
 
-pub fn ring_bytes_max(live: &Live, options: &Options) -> u64 {
+pub fn ring_bytes_max(live: &LiveDatabase, options: &Options) -> u64 {
     let slot = live.log.slot();
     options.log_bytes.next_multiple_of(u64::from(slot.block_bytes)).max(slot.ring_bytes)
 }
 
-fn grow_empty(db: &Database, live: &mut Live, ring_bytes: u64) -> Result<()> {
+fn grow_empty(db: &Database, live: &mut LiveDatabase, ring_bytes: u64) -> Result<()> {
     let is_empty = live.log.live_bytes() == 0 && !live.log.has_streamed();
     if is_empty { grow(db, live, ring_bytes) } else { Ok(()) }
 }
 
 /// The ring must be empty, or [`may_grow_full`]. On a full disk it stays, which only costs
 /// checkpoints.
-fn grow(db: &Database, live: &mut Live, ring_bytes: u64) -> Result<()> {
+fn grow(db: &Database, live: &mut LiveDatabase, ring_bytes: u64) -> Result<()> {
     if ring_bytes <= live.log.slot().ring_bytes {
         return Ok(());
     }

@@ -14,14 +14,14 @@ use crate::base::layout::home as at;
 use crate::base::memory::{self, Room};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
-use crate::database::{Database, HomeFile, Live};
+use crate::database::{Database, HomeFile, LiveDatabase};
 use crate::disk::DiskFile;
 use crate::disk::image_file::ImageFile;
 use crate::disk::stats::Stats;
-use crate::log::ring::Stream;
-use crate::pages::table::{Image, Place};
-use crate::shared::words::Due;
-use crate::sqlite_format::home::{Kind, Mark, State};
+use crate::log::ring::StreamedImages;
+use crate::pages::table::{Image, ImageLocation};
+use crate::shared::words::RecoveryDebt;
+use crate::sqlite_format::home::{FileKind, HomeMark, State};
 
 /// Bytes of neighbouring pages in one call.
 const RUN_BYTES: usize = 256 << 10;
@@ -29,23 +29,27 @@ const RUN_BYTES: usize = 256 << 10;
 const KEPT_BYTES: u64 = 2 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
+enum AfterCheckpoint {
     /// The ring is empty then.
-    Slot(Stream),
+    Slot(StreamedImages),
     /// The mark comes off.
     MarkOff,
 }
 
 /// No slot follows: until the mark is off, recovery repeats it (rule CloseWithoutSlot).
-pub fn bring_home(db: &Database, live: &mut Live) -> Result<()> {
-    let then = if live.scheme.facts().all_in_log() { Then::MarkOff } else { Then::Slot(Stream::Drop) };
+pub fn bring_home(db: &Database, live: &mut LiveDatabase) -> Result<()> {
+    let then = if live.scheme.facts().all_in_log() {
+        AfterCheckpoint::MarkOff
+    } else {
+        AfterCheckpoint::Slot(StreamedImages::Drop)
+    };
     run(db, live, then).map_err(|e| db.poison_unless_short(e))
 }
 
 impl Database {
     /// Due before the ring changes or a record overwrites the proof of the last session's end (rule
     /// CloseProven). An error poisons.
-    pub fn flush_new_mark(&self, live: &mut Live) -> Result<()> {
+    pub fn flush_new_mark(&self, live: &mut LiveDatabase) -> Result<()> {
         if live.log.has_new_mark() {
             self.sync_home().map_err(|e| self.poison(e))?;
             live.log.group().mark_flushed();
@@ -56,7 +60,7 @@ impl Database {
 
     /// Others follow a new slot (rule SlotBeforeReuse), also if its transaction fails. The caller
     /// has the writer's place.
-    pub fn tell_slot(&self, live: &Live) {
+    pub fn tell_slot(&self, live: &LiveDatabase) {
         let inner = self.inner.lock();
         if let Some(member) = inner.member.as_ref().filter(|_| keeps(Case::SlotTold)) {
             member.note(live.log.slot(), &live.log.cursor());
@@ -65,7 +69,12 @@ impl Database {
 
     /// Keeps home's images for readers of other processes before those of `state` come. True if
     /// none reads an older state. The caller has the writer's place.
-    pub fn keep_for_others(&self, live: &Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
+    pub fn keep_for_others(
+        &self,
+        live: &LiveDatabase,
+        state: &State,
+        pages: &[(PageNo, ImageLocation)],
+    ) -> Result<bool> {
         let Some(member) = self.member() else { return Ok(true) };
         let words = &member.words;
         words.set_home_floor(state.tid);
@@ -100,11 +109,11 @@ impl Database {
 
 /// The caller has the writer's place. Without room everything stays as it was, for another try;
 /// other errors poison.
-pub fn checkpoint(db: &Database, live: &mut Live, stream: Stream) -> Result<()> {
-    run(db, live, Then::Slot(stream)).map_err(|e| db.poison_unless_short(e))
+pub fn checkpoint(db: &Database, live: &mut LiveDatabase, stream: StreamedImages) -> Result<()> {
+    run(db, live, AfterCheckpoint::Slot(stream)).map_err(|e| db.poison_unless_short(e))
 }
 
-fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
+fn run(db: &Database, live: &mut LiveDatabase, then: AfterCheckpoint) -> Result<()> {
     let scheme = live.scheme.clone();
     scheme.before_checkpoint(db, live)?;
     let state = db.inner.lock().published.clone();
@@ -138,7 +147,7 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     }
     live.sweep = None;
     Stats::add(&db.stats.checkpoints, 1);
-    let Then::Slot(stream) = then else { return Ok(()) };
+    let AfterCheckpoint::Slot(stream) = then else { return Ok(()) };
     live.log.checkpointed(&state, scheme.facts(), state.page_bytes.max(512))?;
     debug_assert!(live.log.live_bytes() == 0 && live.log.slot().base_tid == state.tid, "rule HomeBeforeSlot");
     {
@@ -157,12 +166,12 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
     }
     live.home_tid = state.tid;
     db.epoch.fetch_add(1, Ordering::SeqCst);
-    if stream == Stream::Drop && live.log.has_streamed() {
+    if stream == StreamedImages::Drop && live.log.has_streamed() {
         // The second slot may replace the one that others know (rule SlotBeforeReuse).
         live.log.settle_slots()?;
         db.tell_slot(live);
     }
-    if stream == Stream::Drop {
+    if stream == StreamedImages::Drop {
         live.log.stream_drop(0)?;
     }
     Ok(())
@@ -170,18 +179,18 @@ fn run(db: &Database, live: &mut Live, then: Then) -> Result<()> {
 
 /// The mark says up to which transaction pages go home, before the first, and up to which all did,
 /// after the last; unflushed. So a copy of home fits no log of another moment (rule HomeFitsLog).
-pub fn tell(db: &Database, live: &mut Live, tid: Tid, whole: Tid) -> Result<()> {
+pub fn tell(db: &Database, live: &mut LiveDatabase, tid: Tid, whole: Tid) -> Result<()> {
     if live.home.mark.tid == Tid(0) || tid == live.log.slot().base_tid {
         return Ok(());
     }
     debug_assert!(live.log.has_begun(), "home gets what is durable");
-    live.home.mark = Mark { tid, whole, tentative: false, ..live.home.mark };
+    live.home.mark = HomeMark { tid, whole, tentative: false, ..live.home.mark };
     write_mark(db, live)
 }
 
 /// The session has begun (rule SlotWithFirstRecord). Unflushed: this guards against a log put back
 /// by hand, not against a power cut.
-pub fn settle_mark(db: &Database, live: &mut Live) -> Result<()> {
+pub fn settle_mark(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     if !live.home.mark.tentative || !live.log.has_begun() {
         return Ok(());
     }
@@ -197,7 +206,7 @@ pub fn settle_mark(db: &Database, live: &mut Live) -> Result<()> {
 /// record, so that no older log fits (rule OneNumberOneState), and names are flushed (rule
 /// WrittenAgain). An error poisons. True if no record follows that recovery: the next needs a
 /// distant number (rule FlushedStays).
-pub fn tell_recovery(db: &Database, live: &mut Live) -> Result<bool> {
+pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<bool> {
     let due = db.inner.lock().member.as_ref().map_or(live.due, |member| member.words.due());
     let stayed = due.stayed == Some(live.log.last_tid());
     if stayed {
@@ -208,12 +217,12 @@ pub fn tell_recovery(db: &Database, live: &mut Live) -> Result<bool> {
     tell_record(db, live, tid).map_err(|e| db.poison_unless_short(e))?;
     live.due.untold = None;
     if let Some(member) = db.member() {
-        member.words.set_due(Due { untold: None, ..due });
+        member.words.set_due(RecoveryDebt { untold: None, ..due });
     }
     Ok(stayed)
 }
 
-fn tell_record(db: &Database, live: &mut Live, tid: Tid) -> Result<()> {
+fn tell_record(db: &Database, live: &mut LiveDatabase, tid: Tid) -> Result<()> {
     db.check_mark(live)?;
     if keeps(Case::LeftoversFlushed) {
         db.flush_names(live.log.file())?;
@@ -224,19 +233,24 @@ fn tell_record(db: &Database, live: &mut Live, tid: Tid) -> Result<()> {
     live.home.mark = match db.read_mark()? {
         // A later checkpoint told more.
         Some(mark) if mark.tid >= tid => mark,
-        _ => Mark { tid, whole: live.log.slot().base_tid, tentative: false, ..live.home.mark },
+        _ => HomeMark { tid, whole: live.log.slot().base_tid, tentative: false, ..live.home.mark },
     };
     write_mark(db, live)?;
     db.sync_home()
 }
 
-fn write_mark(db: &Database, live: &Live) -> Result<()> {
+fn write_mark(db: &Database, live: &LiveDatabase) -> Result<()> {
     let told = live.home.mark.encode();
     db.home.write_at(&told, at::SESSION as u64).context(|| db.what("cannot write the header of"))
 }
 
 /// Writes unflushed, after keeping the images that older snapshots read.
-pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(PageNo, Place)>) -> Result<()> {
+pub fn write_home(
+    db: &Database,
+    live: &mut LiveDatabase,
+    state: &State,
+    pages: Vec<(PageNo, ImageLocation)>,
+) -> Result<()> {
     let member = db.member();
     // Rule OldImageKept.
     pages.iter().try_for_each(|(page, place)| db.make_beside(*page, place))?;
@@ -253,7 +267,7 @@ pub fn write_home(db: &Database, live: &mut Live, state: &State, pages: Vec<(Pag
 
 /// Does not flush.
 pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state: &State) -> Result<()> {
-    if state.kind != Kind::Empty && home.bytes != state.bytes() {
+    if state.kind != FileKind::Empty && home.bytes != state.bytes() {
         file.set_len(state.bytes()).context(|| db.what("cannot fit the length of"))?;
         if state.bytes() < home.bytes {
             // Blocks behind a nearer end are given back.
@@ -270,9 +284,9 @@ pub fn write_pages(
     file: &dyn DiskFile,
     home: &mut HomeFile,
     state: &State,
-    pages: Vec<(PageNo, Place)>,
+    pages: Vec<(PageNo, ImageLocation)>,
 ) -> Result<()> {
-    if state.kind == Kind::Empty {
+    if state.kind == FileKind::Empty {
         return Ok(());
     }
     let what = || db.what("cannot write");
@@ -298,8 +312,8 @@ pub fn write_pages(
         run.room(size)?;
         let from = run.len();
         match place {
-            Place::Memory(image) => run.extend_from_slice(image),
-            Place::Log(images, position) | Place::Kept(images, position) => {
+            ImageLocation::Memory(image) => run.extend_from_slice(image),
+            ImageLocation::Log(images, position) | ImageLocation::Kept(images, position) => {
                 let more = others.iter().take(RUN_BYTES.saturating_sub(from + 1) / size.max(1)).zip(1..);
                 let more =
                     more.take_while(|((next, place), n)| follows((*page, images, *position), *n, *next, place, size));
@@ -315,14 +329,14 @@ pub fn write_pages(
                 rest = others.get(followed..).unwrap_or_default();
                 count += followed as u64;
             }
-            Place::Unmade(chain) => {
+            ImageLocation::Unmade(chain) => {
                 // A reader builds the same from any mix of old and new bytes.
                 let home = |image: &mut [u8]| db.home.read_at(image, at).context(|| db.what("cannot read"));
                 run.extend_from_slice(
                     &chain.image(*page, home)?.ok_or_else(|| Error::home_ends_within(&db.path, *page))?,
                 );
             }
-            Place::Home => continue,
+            ImageLocation::Home => continue,
         }
         if *page == PageNo::HEADER && keeps(Case::MarkStays) {
             let header = state.marked_header(home.mark);
@@ -338,8 +352,8 @@ pub fn write_pages(
 }
 
 /// Whether the page follows `n` pages behind, in home and in the streamed file.
-fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place: &Place, size: usize) -> bool {
-    let (Place::Log(images, position) | Place::Kept(images, position)) = place else { return false };
+fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place: &ImageLocation, size: usize) -> bool {
+    let (ImageLocation::Log(images, position) | ImageLocation::Kept(images, position)) = place else { return false };
     let (first_page, first_images, first_position) = first;
     page.0.checked_sub(n) == Some(first_page.0)
         && Arc::ptr_eq(images, first_images)
@@ -347,7 +361,12 @@ fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place
 }
 
 /// Keeps home's images that a snapshot older than `state` reads. True if there is one.
-fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(PageNo, Place)]) -> Result<bool> {
+fn keep_for_snapshots(
+    db: &Database,
+    live: &mut LiveDatabase,
+    state: &State,
+    pages: &[(PageNo, ImageLocation)],
+) -> Result<bool> {
     let is_old = |tid: &Tid| *tid < state.tid;
     let older = db.inner.lock().snapshots.clone();
     if !older.tids().any(|tid| is_old(&tid)) || !keeps(Case::KeptForSnapshots) {
@@ -364,7 +383,7 @@ fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(P
         // From the oldest that reads home on, the kept image replaces it.
         let at_home: Vec<Tid> = {
             let table = db.table.read();
-            let at_home = |tid: &Tid| matches!(table.find(*page, *tid), Place::Home);
+            let at_home = |tid: &Tid| matches!(table.find(*page, *tid), ImageLocation::Home);
             older.tids_with(*page).take_while(is_old).filter(at_home).collect()
         };
         let mut first = None;
@@ -383,13 +402,17 @@ fn keep_for_snapshots(db: &Database, live: &mut Live, state: &State, pages: &[(P
     Ok(true)
 }
 
-pub fn keep(db: &Database, live: &mut Live, image: Image) -> Result<Place> {
-    if db.table.read().kept_bytes() < KEPT_BYTES { Ok(Place::Memory(image)) } else { keep_in_file(db, live, &image) }
+pub fn keep(db: &Database, live: &mut LiveDatabase, image: Image) -> Result<ImageLocation> {
+    if db.table.read().kept_bytes() < KEPT_BYTES {
+        Ok(ImageLocation::Memory(image))
+    } else {
+        keep_in_file(db, live, &image)
+    }
 }
 
-fn keep_in_file(db: &Database, live: &mut Live, image: &[u8]) -> Result<Place> {
+fn keep_in_file(db: &Database, live: &mut LiveDatabase, image: &[u8]) -> Result<ImageLocation> {
     let (file, position) = live.kept.append(&*db.disk, &db.path, image, || {
         db.what("cannot keep an old image in a temporary file for a snapshot of")
     })?;
-    Ok(Place::Kept(file, position))
+    Ok(ImageLocation::Kept(file, position))
 }

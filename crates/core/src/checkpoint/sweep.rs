@@ -23,11 +23,11 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::checkpoint::growth;
 use crate::checkpoint::{tell, write_home};
-use crate::database::progress::{Sweep, Then};
-use crate::database::{Database, Live};
+use crate::database::progress::{AfterSweep, Sweep};
+use crate::database::{Database, LiveDatabase};
 use crate::disk::image_file::ImageFile;
 use crate::disk::stats::Stats;
-use crate::pages::table::Place;
+use crate::pages::table::ImageLocation;
 use crate::sqlite_format::home::State;
 
 /// The least, for short sweeps, and the most: fewer, bigger slices cost less.
@@ -40,7 +40,7 @@ const FEW_BYTES: u64 = 128 << 10;
 
 /// The caller has the writer's place, and everything is published. Without room the sweep is given
 /// up, and a whole checkpoint reports the error.
-pub fn advance(db: &Database, live: &mut Live, options: &Options) -> Result<()> {
+pub fn advance(db: &Database, live: &mut LiveDatabase, options: &Options) -> Result<()> {
     let begun = live.sweep.take();
     let then = begun.as_ref().map(|sweep| sweep.then).or_else(|| due(db, live, options));
     let Some(then) = then.filter(|_| may_sweep(db, live)) else { return Ok(()) };
@@ -57,14 +57,14 @@ pub fn advance(db: &Database, live: &mut Live, options: &Options) -> Result<()> 
 }
 
 /// With other writers, whole checkpoints follow.
-fn may_sweep(db: &Database, live: &Live) -> bool {
+fn may_sweep(db: &Database, live: &LiveDatabase) -> bool {
     live.scheme.facts().all_in_log()
         && !db.is_shipped()
         && !db.table.read().has_layer()
         && db.member().is_none_or(|member| !member.has_others())
 }
 
-fn due(db: &Database, live: &Live, options: &Options) -> Option<Then> {
+fn due(db: &Database, live: &LiveDatabase, options: &Options) -> Option<AfterSweep> {
     let (ring_bytes, live_bytes) = (live.log.slot().ring_bytes, live.log.live_bytes());
     let new_bytes = db.table.read().new_bytes();
     let is_long = ring_bytes >= growth::ring_bytes_max(live, options);
@@ -74,14 +74,14 @@ fn due(db: &Database, live: &Live, options: &Options) -> Option<Then> {
     if new_bytes >= options.table_bytes / 4 * 3
         || (is_long && live_bytes >= ring_bytes / 16 * 15 && new_bytes >= FEW_BYTES)
     {
-        return Some(Then::Slot);
+        return Some(AfterSweep::Slot);
     }
     let ends_in_checkpoint = || !growth::may_grow_full(db, live, growth::longer(live, options));
     (!is_long && live_bytes >= ring_bytes / 2 && new_bytes >= options.table_bytes / 2 && ends_in_checkpoint())
-        .then_some(Then::Nothing)
+        .then_some(AfterSweep::Nothing)
 }
 
-fn begin(db: &Database, live: &mut Live, then: Then) -> Result<Sweep> {
+fn begin(db: &Database, live: &mut LiveDatabase, then: AfterSweep) -> Result<Sweep> {
     db.flush_published(live)?;
     let state = db.inner.lock().published.clone();
     let to = live.log.cursor();
@@ -105,13 +105,13 @@ fn begin(db: &Database, live: &mut Live, then: Then) -> Result<Sweep> {
 }
 
 /// True when the sweep is over.
-fn step(db: &Database, live: &mut Live, sweep: &mut Sweep) -> Result<bool> {
+fn step(db: &Database, live: &mut LiveDatabase, sweep: &mut Sweep) -> Result<bool> {
     if sweep.flushed {
         finish(db, live, sweep)?;
         return Ok(true);
     }
     if sweep.next == sweep.pages.len() {
-        if sweep.then == Then::Nothing {
+        if sweep.then == AfterSweep::Nothing {
             return Ok(true);
         }
         if keeps(Case::HomeBeforeSlot) {
@@ -150,7 +150,7 @@ fn step(db: &Database, live: &mut Live, sweep: &mut Sweep) -> Result<bool> {
 }
 
 /// The state is visible, and at least the one that the sweep began with.
-fn newest_durable(db: &Database, live: &Live, sweep: &Sweep) -> Arc<State> {
+fn newest_durable(db: &Database, live: &LiveDatabase, sweep: &Sweep) -> Arc<State> {
     let durable = live.log.group().durable();
     let latest = db.inner.lock().latest.clone();
     let is_durable = latest.tid <= durable || !keeps(Case::HomeNotAheadOfLog);
@@ -158,8 +158,8 @@ fn newest_durable(db: &Database, live: &Live, sweep: &Sweep) -> Arc<State> {
 }
 
 /// Brings the newest images home, of `state` or before; others come later.
-fn slice(db: &Database, live: &mut Live, sweep: &mut Sweep, state: &State, pages: &[PageNo]) -> Result<()> {
-    let mut images: Vec<(PageNo, Place)> = memory::list(pages.len())?;
+fn slice(db: &Database, live: &mut LiveDatabase, sweep: &mut Sweep, state: &State, pages: &[PageNo]) -> Result<()> {
+    let mut images: Vec<(PageNo, ImageLocation)> = memory::list(pages.len())?;
     {
         let table = db.table.read();
         // The table has pages behind the end, for snapshots.
@@ -196,7 +196,7 @@ fn slice(db: &Database, live: &mut Live, sweep: &mut Sweep, state: &State, pages
 }
 
 /// The slot makes older records unneeded (rule HomeBeforeSlot).
-fn finish(db: &Database, live: &mut Live, sweep: &Sweep) -> Result<()> {
+fn finish(db: &Database, live: &mut LiveDatabase, sweep: &Sweep) -> Result<()> {
     live.log.begin_at(&sweep.to, &sweep.state, live.scheme.facts())?;
     db.tell_slot(live);
     live.home_tid = sweep.to.last_tid;

@@ -5,30 +5,30 @@ use std::sync::Arc;
 
 use crate::base::error::Result;
 use crate::commit::record;
-use crate::database::scheme::{Commit, Facts, Outcome, Scheme};
+use crate::database::scheme::{Commit, CommitOutcome, Facts, Scheme};
 use crate::log::group::Durability;
-use crate::pages::txn::{Changed, Prepared};
+use crate::pages::txn::{ChangedPage, PreparedCommit};
 use crate::sqlite_format::home::State;
 
-pub struct Log;
+pub struct LogScheme;
 
-impl Scheme for Log {
+impl Scheme for LogScheme {
     fn facts(&self) -> Facts {
         Facts::LOG
     }
 
-    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<Changed>) -> Result<Prepared> {
+    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<ChangedPage>) -> Result<PreparedCommit> {
         let stream = record::prepare(c, &changed, state.page_count)?;
-        Ok(Prepared { stream, ..Prepared::of(c.txn, state, changed)? })
+        Ok(PreparedCommit { stream, ..PreparedCommit::of(c.txn, state, changed)? })
     }
 
     fn commit(
         &self,
         c: &mut Commit<'_>,
         state: &Arc<State>,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedCommit,
         _durability: Durability,
-    ) -> Result<Outcome> {
-        record::finish(c, state, prepared.stream).map(Outcome::Record).map_err(|e| c.db.poison(e))
+    ) -> Result<CommitOutcome> {
+        record::finish(c, state, prepared.stream).map(CommitOutcome::Record).map_err(|e| c.db.poison(e))
     }
 }

@@ -22,18 +22,18 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::checkpoint::sweep;
 use crate::checkpoint::{checkpoint, settle_mark, tell_recovery};
-use crate::database::scheme::{Commit, Facts, Gaps, Outcome, Scheme};
-use crate::database::{Database, Inner, Live};
+use crate::database::scheme::{Commit, CommitOutcome, Facts, Gaps, Scheme};
+use crate::database::{Database, DatabaseState, LiveDatabase};
 use crate::disk::stats::Stats;
 use crate::log::group::{Durability, Group};
 use crate::log::record::Encoder;
-use crate::log::ring::{Stream, number_apart};
+use crate::log::ring::{StreamedImages, WrittenRecord, number_apart};
 use crate::log::several::Undecided;
-use crate::pages::table::{Image, PageTable, Place};
-use crate::pages::txn::{Changed, Prepared, Stage, Txn};
+use crate::pages::table::{Image, ImageLocation, PageTable};
+use crate::pages::txn::{ChangedPage, PreparedCommit, Txn, TxnStage};
 use crate::shared::member::Member;
 use crate::shared::words::reached;
-use crate::sqlite_format::home::{self, Kind, State};
+use crate::sqlite_format::home::{self, FileKind, State};
 use crate::sqlite_format::node::Shape;
 
 /// Reserves as much again, within limits, so that growth rarely costs a call.
@@ -44,18 +44,18 @@ pub fn reserve_bytes(bytes: u64) -> u64 {
 
 /// Does everything that can fail without harm.
 pub fn prepare(c: &mut Commit<'_>) -> Result<()> {
-    c.txn.stage = Stage::Prepared(plan(c)?);
+    c.txn.stage = TxnStage::Prepared(plan(c)?);
     Ok(())
 }
 
-pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
+pub fn plan(c: &mut Commit<'_>) -> Result<PreparedCommit> {
     let Commit { db, live, txn, options } = c.parts();
     // Streamed images must be home before later ones, and the slot's ceilings bind every process.
     debug_assert!(live.home_tid >= live.log.slot().base_tid, "home is behind its slot: {}", live.home_tid);
     let is_full = |table: &PageTable| table.new_bytes() > options.table_bytes || table.has_layer();
     let pressed = is_full(&db.table.read()) || live.log.at_ceiling(txn.base.change_counter);
     if pressed {
-        let keep = if txn.streamed.is_empty() { Stream::Drop } else { Stream::Keep };
+        let keep = if txn.streamed.is_empty() { StreamedImages::Drop } else { StreamedImages::Keep };
         checkpoint(db, live, keep)?;
     } else {
         sweep::advance(db, live, options)?;
@@ -71,10 +71,10 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
     let encoder = (facts.records && options.bundle.images == Images::Delta).then_some(&mut live.encoder);
     let known = live.first_page.take().filter(|(state, _)| Arc::ptr_eq(state, &txn.base)).map(|(_, image)| image);
     let Changes { changed, header, first_page } =
-        changes(db, txn, options, Numbers { page_count, change_counter }, scheme.gaps(), encoder, known)?;
+        changes(db, txn, options, HeaderNumbers { page_count, change_counter }, scheme.gaps(), encoder, known)?;
     live.first_page = first_page.filter(|_| facts == Facts::LOG).map(|image| (txn.base.clone(), image));
     if changed.is_empty() && txn.streamed.is_empty() && page_count == txn.base.page_count {
-        return Ok(Prepared::nothing(&txn.base));
+        return Ok(PreparedCommit::nothing(&txn.base));
     }
     let bytes = u64::from(page_count) * u64::from(txn.page_bytes);
     if bytes > live.home.room_bytes() {
@@ -104,13 +104,13 @@ pub fn plan(c: &mut Commit<'_>) -> Result<Prepared> {
 /// PreparedThenDecided).
 pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     let Some(several) = c.txn.several.clone() else { return Ok(()) };
-    if !matches!(&c.txn.stage, Stage::Prepared(prepared) if prepared.changed) {
+    if !matches!(&c.txn.stage, TxnStage::Prepared(prepared) if prepared.changed) {
         return Ok(());
     }
     // Once decided, nothing may fail for want of memory (rule TableAndStateAtOnce).
     make_room(c)?;
     let Commit { db, live, txn, options } = c.parts();
-    let Stage::Prepared(prepared) = &mut txn.stage else { return Ok(()) };
+    let TxnStage::Prepared(prepared) = &mut txn.stage else { return Ok(()) };
     // Rule PreparedThenDecided.
     let flush = flush && keeps(Case::PreparedFlushed);
     if flush {
@@ -132,9 +132,11 @@ pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
 }
 
 fn check_new(db: &Database, scheme: &dyn Scheme, options: &Options, txn: &Txn) -> Result<()> {
-    let Some(first) = txn.pages.get(&PageNo::HEADER).filter(|_| txn.base.kind == Kind::Empty) else { return Ok(()) };
+    let Some(first) = txn.pages.get(&PageNo::HEADER).filter(|_| txn.base.kind == FileKind::Empty) else {
+        return Ok(());
+    };
     let header = first.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok()).unwrap_or([0; at::HEADER_BYTES]);
-    let state = State { kind: Kind::Database, page_bytes: txn.page_bytes, header, ..(*txn.base).clone() };
+    let state = State { kind: FileKind::Database, page_bytes: txn.page_bytes, header, ..(*txn.base).clone() };
     scheme.check(db, options, &state)
 }
 
@@ -148,15 +150,15 @@ fn page_count(txn: &Txn) -> u32 {
     }
 }
 
-struct Numbers {
+struct HeaderNumbers {
     page_count: u32,
     change_counter: u32,
 }
 
 struct Changes {
-    changed: Vec<Changed>,
+    changed: Vec<ChangedPage>,
     /// If page 1 changed.
-    header: Option<home::Header>,
+    header: Option<home::DatabaseHeader>,
     /// Without its counters, if unchanged.
     first_page: Option<Image>,
 }
@@ -167,7 +169,7 @@ fn changes(
     db: &Database,
     txn: &mut Txn,
     options: &Options,
-    Numbers { page_count, change_counter }: Numbers,
+    HeaderNumbers { page_count, change_counter }: HeaderNumbers,
     gaps: Option<&dyn Gaps>,
     mut encoder: Option<&mut Encoder>,
     mut first_page: Option<Image>,
@@ -229,7 +231,7 @@ fn changes(
                 header = new.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
             }
             let old = base.filter(|_| gaps.is_some());
-            changed.push(Changed { page, new, old });
+            changed.push(ChangedPage { page, new, old });
         } else if page == PageNo::HEADER {
             first_page = base;
         }
@@ -284,7 +286,7 @@ impl Published {
 
 /// Nothing may fail for want of memory after publication (rule TableAndStateAtOnce).
 fn make_room(c: &mut Commit<'_>) -> Result<()> {
-    if let Stage::Prepared(Prepared { changed: true, images, written: None, .. }) = &c.txn.stage {
+    if let TxnStage::Prepared(PreparedCommit { changed: true, images, written: None, .. }) = &c.txn.stage {
         memory::headroom()?;
         c.live.log.reserve(c.live.encoder.record_bytes(), record::own_block(c.options))?;
         c.db.table.write().room(images.len())?;
@@ -292,25 +294,31 @@ fn make_room(c: &mut Commit<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Makes room in the table, prepares anew where what was prepared is stale, and takes it.
+fn take_prepared(c: &mut Commit<'_>) -> Result<PreparedCommit> {
+    make_room(c)?;
+    if matches!(&c.txn.stage, TxnStage::Prepared(prepared) if c.live.scheme.is_stale(c.live, prepared)) {
+        prepare(c).map_err(|e| c.db.poison(e))?;
+        make_room(c)?;
+    }
+    let TxnStage::Prepared(prepared) = std::mem::replace(&mut c.txn.stage, TxnStage::Open) else {
+        return Err(Error::Misuse("a commit that was not prepared".into()));
+    };
+    Ok(prepared)
+}
+
 /// Publishes for the next writer, and pins the state for the committer. An error poisons, except
 /// for want of memory. `goes_on`: the place is passed on before the flush.
 pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Result<Published> {
     let (db, scheme) = (c.db, c.live.scheme.clone());
-    make_room(c)?;
-    if matches!(&c.txn.stage, Stage::Prepared(prepared) if scheme.is_stale(c.live, prepared)) {
-        prepare(c).map_err(|e| db.poison(e))?;
-        make_room(c)?;
-    }
-    let Stage::Prepared(mut prepared) = std::mem::replace(&mut c.txn.stage, Stage::Open) else {
-        return Err(Error::Misuse("a commit that was not prepared".into()));
-    };
+    let mut prepared = take_prepared(c)?;
     let group = c.live.log.group().clone();
     let state = Arc::new(prepared.state.clone());
     let durability = scheme.durability(durability);
     let (outcome, durability) = match (prepared.written.take(), prepared.changed) {
-        (Some(written), _) => (Outcome::Written(written), Durability::Written),
+        (Some(written), _) => (CommitOutcome::Written(written), Durability::Written),
         (None, true) => (scheme.commit(c, &state, &mut prepared, durability)?, durability),
-        (None, false) => (Outcome::Nothing, durability),
+        (None, false) => (CommitOutcome::Nothing, durability),
     };
     let Commit { live, txn, .. } = c.parts();
     live.first_page = live.first_page.take().filter(|(of, _)| Arc::ptr_eq(of, &txn.base) && txn.streamed.is_empty());
@@ -332,29 +340,21 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     // until then (invariant I4).
     let mut before = None;
     match outcome {
-        Outcome::Nothing => {}
-        Outcome::Record(ready) => {
+        CommitOutcome::Nothing => {}
+        CommitOutcome::Record(ready) => {
             show_record(db, live, txn, &inner, &state, prepared.images);
-            let mut in_group = durability;
-            if let Some(member) = shared.as_ref().filter(|_| durability == Durability::Flushed) {
-                member.words.raise_wanted(state.tid);
-                in_group = Durability::Written;
-            }
+            let wanted = shared.as_ref().filter(|_| durability == Durability::Flushed);
+            wanted.inspect(|member| member.words.raise_wanted(state.tid));
+            let in_group = if wanted.is_some() { Durability::Written } else { durability };
             record::push(live, &ready, &state, in_group);
             hide(live, &mut inner, &state);
         }
-        Outcome::Written(written) => {
+        CommitOutcome::Written(written) => {
             show_record(db, live, txn, &inner, &state, prepared.images);
-            if let Some(member) = &inner.member {
-                live.log.group().flushed_elsewhere(member.words.flushed());
-            }
-            record::push_prepared(live, &written, &state);
-            if let Some(member) = inner.member.as_ref().filter(|_| written.is_durable()) {
-                member.words.raise_flushed(state.tid);
-            }
+            push_written(live, &inner, &written, &state);
             hide(live, &mut inner, &state);
         }
-        Outcome::Own(pinned) => {
+        CommitOutcome::Own(pinned) => {
             live.scheme.show(db, &mut inner, &state, prepared.images);
             before = pinned;
         }
@@ -373,7 +373,14 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     Ok(Published { state, group, durability, scheme, shared })
 }
 
-fn show_record(db: &Database, live: &Live, txn: &mut Txn, inner: &Inner, state: &State, images: Vec<(PageNo, Image)>) {
+fn show_record(
+    db: &Database,
+    live: &LiveDatabase,
+    txn: &mut Txn,
+    inner: &DatabaseState,
+    state: &State,
+    images: Vec<(PageNo, Image)>,
+) {
     let mut table = db.table.write();
     let is_told = txn.streamed.is_empty() && live.scheme.facts() == Facts::LOG && !inner.options.concurrent;
     if is_told {
@@ -389,25 +396,36 @@ fn show_record(db: &Database, live: &Live, txn: &mut Txn, inner: &Inner, state: 
     }
 }
 
-fn hide(live: &Live, inner: &mut Inner, state: &Arc<State>) {
+/// The record that was written before the decision becomes one of the log.
+fn push_written(live: &mut LiveDatabase, inner: &DatabaseState, written: &WrittenRecord, state: &Arc<State>) {
+    if let Some(member) = &inner.member {
+        live.log.group().flushed_elsewhere(member.words.flushed());
+    }
+    record::push_prepared(live, written, state);
+    if let Some(member) = inner.member.as_ref().filter(|_| written.is_durable()) {
+        member.words.raise_flushed(state.tid);
+    }
+}
+
+fn hide(live: &LiveDatabase, inner: &mut DatabaseState, state: &Arc<State>) {
     if let Some(member) = inner.member.clone() {
         member.note(live.log.slot(), &live.log.cursor());
         inner.hide(state.clone());
     }
 }
 
-pub fn show(table: &mut PageTable, inner: &Inner, tid: Tid, images: Vec<(PageNo, Image)>) {
+pub fn show(table: &mut PageTable, inner: &DatabaseState, tid: Tid, images: Vec<(PageNo, Image)>) {
     for (page, image) in images {
-        table.publish(page, tid, Place::Memory(image), inner.readers());
+        table.publish(page, tid, ImageLocation::Memory(image), inner.readers());
     }
 }
 
 /// Without room the images stay, and the next commit tries again.
-pub fn send_home(db: &Database, live: &mut Live) -> Result<()> {
+pub fn send_home(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     if !live.scheme.wants_checkpoint(live) && !db.table.read().has_layer() {
         return Ok(());
     }
-    match checkpoint(db, live, Stream::Drop) {
+    match checkpoint(db, live, StreamedImages::Drop) {
         Err(e) if !e.is_short() => Err(e),
         _ => Ok(()),
     }

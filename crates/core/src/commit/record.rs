@@ -9,23 +9,23 @@ use crate::base::options::{Images, Options};
 use crate::base::types::PageNo;
 use crate::checkpoint::growth;
 use crate::database::scheme::Commit;
-use crate::database::{Database, Live};
+use crate::database::{Database, LiveDatabase};
 use crate::disk::stats::Stats;
 use crate::log::group::Durability;
-use crate::log::record::Stream;
-use crate::log::ring::{Ready, Stream as Streams, Written};
+use crate::log::record::StreamIndex;
+use crate::log::ring::{Ready, StreamedImages as Streams, WrittenRecord};
 use crate::pages::table::{Image, stream_units};
-use crate::pages::txn::{Changed, Txn};
+use crate::pages::txn::{ChangedPage, Txn};
 use crate::sqlite_format::home::State;
 
-pub fn begin(db: &Database, live: &mut Live, txn: &Txn) -> Result<()> {
+pub fn begin(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<()> {
     live.encoder.clear();
     let Some(several) = &txn.several else { return Ok(()) };
     live.encoder.add_decider(&several.decider(&db.path, live.log.slot().session))
 }
 
 /// Images that do not fit the ring stream behind it.
-pub fn prepare(c: &mut Commit<'_>, changed: &[Changed], page_count: u32) -> Result<Stream> {
+pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> Result<StreamIndex> {
     let Commit { db, live, txn, options } = c.parts();
     if options.bundle.images == Images::Full {
         let block = live.log.slot().block_bytes as usize;
@@ -87,7 +87,7 @@ pub fn own_block(options: &Options) -> bool {
 }
 
 /// Writes unflushed; the image counts only with the commit record.
-pub fn stream_page(live: &mut Live, txn: &mut Txn, page: PageNo, image: &Image) -> Result<()> {
+pub fn stream_page(live: &mut LiveDatabase, txn: &mut Txn, page: PageNo, image: &Image) -> Result<()> {
     if txn.streamed.is_empty() {
         txn.stream_from = live.log.stream_tail();
     }
@@ -97,7 +97,7 @@ pub fn stream_page(live: &mut Live, txn: &mut Txn, page: PageNo, image: &Image) 
 }
 
 /// Streams images of the overlay in this order, many in one call.
-pub fn stream_pages(live: &mut Live, txn: &mut Txn, pages: &[PageNo]) -> Result<()> {
+pub fn stream_pages(live: &mut LiveDatabase, txn: &mut Txn, pages: &[PageNo]) -> Result<()> {
     let size = txn.page_bytes as usize;
     let mut run = memory::list(RUN_BYTES.max(size))?;
     for pages in pages.chunks((RUN_BYTES / size.max(1)).max(1)) {
@@ -117,8 +117,8 @@ pub fn stream_pages(live: &mut Live, txn: &mut Txn, pages: &[PageNo]) -> Result<
     Ok(())
 }
 
-fn write_index(live: &mut Live, txn: &Txn) -> Result<Stream> {
-    let mut stream = Stream { count: txn.streamed.len(), index: 0, crc: 0 };
+fn write_index(live: &mut LiveDatabase, txn: &Txn) -> Result<StreamIndex> {
+    let mut stream = StreamIndex { count: txn.streamed.len(), index: 0, crc: 0 };
     if stream.count == 0 {
         return Ok(stream);
     }
@@ -145,7 +145,7 @@ fn write_index(live: &mut Live, txn: &Txn) -> Result<Stream> {
     Ok(stream)
 }
 
-pub fn finish(c: &mut Commit<'_>, state: &State, stream: Stream) -> Result<Ready> {
+pub fn finish(c: &mut Commit<'_>, state: &State, stream: StreamIndex) -> Result<Ready> {
     let Commit { db, live, options, .. } = c.parts();
     let crc = seal(db, live, state, stream);
     let way = live.log.make_way(live.encoder.finished(), own_block(options), db)?;
@@ -153,7 +153,7 @@ pub fn finish(c: &mut Commit<'_>, state: &State, stream: Stream) -> Result<Ready
 }
 
 /// Returns the crc32c.
-pub fn seal(db: &Database, live: &mut Live, state: &State, stream: Stream) -> u32 {
+pub fn seal(db: &Database, live: &mut LiveDatabase, state: &State, stream: StreamIndex) -> u32 {
     if let Some(member) = &db.inner.lock().member {
         // The record proves others' flushes, too (rule DamageIsTold).
         live.log.group().flushed_elsewhere(member.words.flushed());
@@ -167,12 +167,12 @@ pub fn seal(db: &Database, live: &mut Live, state: &State, stream: Stream) -> u3
 }
 
 /// Called under the lock that publishes `state`.
-pub fn push(live: &mut Live, ready: &Ready, state: &Arc<State>, durability: Durability) {
+pub fn push(live: &mut LiveDatabase, ready: &Ready, state: &Arc<State>, durability: Durability) {
     live.log.push(&ready.way, live.encoder.finished(), ready.crc, state, durability);
     live.encoder.give_back();
 }
 
-pub fn push_prepared(live: &mut Live, written: &Written, state: &Arc<State>) {
+pub fn push_prepared(live: &mut LiveDatabase, written: &WrittenRecord, state: &Arc<State>) {
     live.log.push_prepared(written, state);
     live.encoder.give_back();
 }

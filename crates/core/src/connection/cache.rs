@@ -9,21 +9,21 @@
 
 use crate::base::layout::{be_u32, home as at};
 use crate::base::types::Tid;
-use crate::pages::table::{Is, PageTable, is};
+use crate::pages::table::{PageTable, StateId, state_id};
 use crate::sqlite_format::home::State;
 
 /// Bytes from [`at::CHANGE_COUNTER`] on that SQLite compares.
 pub const VERSION_BYTES: usize = 16;
 
 /// No state is this one.
-const NO_STATE: Is = (Tid(u64::MAX), 0);
+const NO_STATE: StateId = (Tid(u64::MAX), 0);
 
 #[derive(Default)]
 pub struct CacheVersion {
     /// The counter last seen with page 1, or written.
     counter: Option<u32>,
     /// The cached state, and the counter SQLite knows it by.
-    left: Option<(Is, u32)>,
+    left: Option<(StateId, u32)>,
     has_looked: bool,
     changed: Vec<u32>,
 }
@@ -48,7 +48,7 @@ impl CacheVersion {
     /// a check, the cache is as before.
     pub fn leave(&mut self, state: Option<&State>) {
         if std::mem::take(&mut self.has_looked) || state.is_none() {
-            self.left = state.map(is).zip(self.counter);
+            self.left = state.map(state_id).zip(self.counter);
         }
     }
 
@@ -60,7 +60,7 @@ impl CacheVersion {
         let (head, _) = version.split_at_mut(4);
         if state.tid == Tid::HOME && left.0 == Tid::HOME {
             // A plain file, whose counter every writer raises.
-        } else if is(state) == left {
+        } else if state_id(state) == left {
             head.copy_from_slice(&counter.to_be_bytes());
         } else if state.change_counter == counter {
             head.copy_from_slice(&(!counter).to_be_bytes());
@@ -71,7 +71,7 @@ impl CacheVersion {
     pub fn changed(&mut self, state: &State, table: &PageTable) -> Option<&[u32]> {
         let (left, _) = self.left?;
         self.changed.clear();
-        let is_known = left.0 != Tid::HOME && table.changed_between(left, is(state), &mut self.changed);
+        let is_known = left.0 != Tid::HOME && table.changed_between(left, state_id(state), &mut self.changed);
         is_known.then_some(&*self.changed)
     }
 }

@@ -16,18 +16,18 @@
 use rustc_hash::FxHashSet;
 
 use super::Connection;
-use super::looked::{Looked, Own, Stage};
+use super::looked::{OptimisticStage, OwnPages, ReadSet};
 use super::renumber::renumbered;
-use super::role::{Place, Reader, Writer};
+use super::role::{ReadTransaction, WriteTransaction, WriterTurn};
 use super::write::needs_plain_file;
 use crate::base::error::{Error, Result};
 use crate::base::layout::home as at;
 use crate::base::memory;
 use crate::base::types::PageNo;
-use crate::database::{Database, Inner, Phase};
+use crate::database::{Database, DatabaseState, Phase};
 use crate::pages::table::Image;
 use crate::pages::txn::Txn;
-use crate::sqlite_format::home::{self, Kind, State};
+use crate::sqlite_format::home::{self, FileKind, State};
 use crate::sqlite_format::node::Shape;
 
 /// Puts impossible sizes where SQLite checks its cache, so that no cache matches (rule
@@ -39,25 +39,26 @@ pub(super) fn strange_sizes(buf: &mut [u8]) {
 }
 
 impl Connection {
-    pub(super) fn runs_apart(&self, inner: &Inner) -> bool {
+    pub(super) fn runs_apart(&self, inner: &DatabaseState) -> bool {
         inner.options.concurrent
             && inner.phase == Phase::Live
             && inner.member.is_none()
-            && inner.latest.kind == Kind::Database
+            && inner.latest.kind == FileKind::Database
             && !self.said.exclusive
     }
 
-    pub(super) fn looked(&self) -> Option<&Looked> {
+    pub(super) fn looked(&self) -> Option<&ReadSet> {
         self.role.pinned().and_then(|reader| reader.looked.as_ref())
     }
 
     pub(super) fn is_apart(&self) -> bool {
-        matches!(self.looked(), Some(Looked { stage: Stage::Apart, .. })) && self.db.inner.lock().phase == Phase::Live
+        matches!(self.looked(), Some(ReadSet { stage: OptimisticStage::Apart, .. }))
+            && self.db.inner.lock().phase == Phase::Live
     }
 
     /// Whether SQLite must unlock before it writes again.
     pub(super) fn has_merged(&self) -> bool {
-        matches!(self.looked(), Some(Looked { stage: Stage::Merged(_) | Stage::Committed(_), .. }))
+        matches!(self.looked(), Some(ReadSet { stage: OptimisticStage::Merged(_) | OptimisticStage::Committed(_), .. }))
     }
 
     /// Takes the writer's place for a transaction that ran apart. With `alone`, only if no other
@@ -67,13 +68,13 @@ impl Connection {
             return Ok(());
         }
         let wait = std::time::Duration::from_millis(self.busy_ms);
-        let joined = match self.db.queue.acquire(self.id, crate::database::queue::Claim::Firm, wait) {
+        let joined = match self.db.queue.acquire(self.id, crate::database::queue::TurnClaim::Firm, wait) {
             true => self.join(alone),
             // Plain BUSY would make SQLite try the half-done commit again.
             false => Err(Error::BusySnapshot),
         };
         if joined.is_ok() {
-            self.place = Place::Firm;
+            self.place = WriterTurn::Firm;
         } else {
             self.doom();
             self.db.queue.release(self.id);
@@ -84,18 +85,20 @@ impl Connection {
     fn join(&mut self, alone: bool) -> Result<()> {
         let db = self.db.clone();
         let newest = {
-            let inner: &Inner = &db.inner.lock();
+            let inner: &DatabaseState = &db.inner.lock();
             inner.check()?;
             if inner.phase != Phase::Live {
                 return Err(Error::BusySnapshot);
             }
             inner.published.clone()
         };
-        let Some(Writer { reader: Reader { looked: Some(looked), .. }, txn, .. }) = self.role.writer_mut() else {
+        let Some(WriteTransaction { reader: ReadTransaction { looked: Some(looked), .. }, txn, .. }) =
+            self.role.writer_mut()
+        else {
             return Ok(());
         };
         if db.inner.lock().is_newest(&txn.base) {
-            looked.stage = Stage::Ordinary;
+            looked.stage = OptimisticStage::Ordinary;
             return Ok(());
         }
         if alone || needs_plain_file(txn) || !txn.streamed.is_empty() {
@@ -120,20 +123,20 @@ impl Connection {
             home::put_page_count(&mut first_page, page_count);
             pages.insert(PageNo::HEADER, Image::from(first_page));
         }
-        let own = Own { pages: std::mem::replace(&mut txn.pages, pages), file_bytes: txn.file_bytes };
+        let own = OwnPages { pages: std::mem::replace(&mut txn.pages, pages), file_bytes: txn.file_bytes };
         txn.base_limit = newest.page_count;
         txn.file_bytes = u64::from(page_count) * u64::from(newest.page_bytes);
         txn.rebase(newest);
-        looked.stage = Stage::Merged(own);
+        looked.stage = OptimisticStage::Merged(own);
         Ok(())
     }
 
     pub(super) fn write_after_merge(&mut self) -> Result<()> {
         match self.looked() {
             // SQLite's cache is behind: it must unlock first.
-            Some(Looked { stage: Stage::Committed(_), .. }) => Err(Error::BusySnapshot),
+            Some(ReadSet { stage: OptimisticStage::Committed(_), .. }) => Err(Error::BusySnapshot),
             // SQLite plays its journal back.
-            Some(Looked { stage: Stage::Merged(_), .. }) => {
+            Some(ReadSet { stage: OptimisticStage::Merged(_), .. }) => {
                 self.doom();
                 Ok(())
             }
@@ -153,7 +156,7 @@ impl Connection {
     }
 
     pub(super) fn is_merged(&self) -> bool {
-        matches!(self.looked(), Some(Looked { stage: Stage::Merged(_), .. }))
+        matches!(self.looked(), Some(ReadSet { stage: OptimisticStage::Merged(_), .. }))
     }
 }
 

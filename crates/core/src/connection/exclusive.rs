@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use super::role::{Place, Role};
+use super::role::{Role, WriterTurn};
 use super::{Connection, LockLevel};
 use crate::base::error::{Error, Result};
-use crate::database::{Database, Inner, Phase};
+use crate::database::{Database, DatabaseState, Phase};
 use crate::shared::words::Pins;
-use crate::sqlite_format::home::{Kind, State};
+use crate::sqlite_format::home::{FileKind, State};
 
 impl Connection {
     /// SQLite will neither unlock nor check its cache again (`locking_mode=exclusive`), so no other
@@ -41,7 +41,7 @@ impl Connection {
         self.pin_again(&db, &mut inner)
     }
 
-    fn pin_again(&mut self, db: &Database, inner: &mut Inner) -> Result<()> {
+    fn pin_again(&mut self, db: &Database, inner: &mut DatabaseState) -> Result<()> {
         if let Some(old) = self.role.take_reader() {
             db.unpin(inner, &old.state)?;
         }
@@ -74,7 +74,7 @@ impl Connection {
     }
 
     /// Between processes, it is called after announcing the snapshot.
-    pub(super) fn check_let_in(&self, inner: &Inner) -> Result<()> {
+    pub(super) fn check_let_in(&self, inner: &DatabaseState) -> Result<()> {
         let alone = inner.alone.is_some_and(|connection| connection != self.id);
         if let Some(member) = inner.member.as_ref().filter(|_| !alone) {
             self.db.check_replaced(member)?;
@@ -103,7 +103,7 @@ impl Connection {
         self.acquire_place()?;
         let entered = self.db.enter(true, wait);
         if entered.is_ok() {
-            self.place = Place::Firm;
+            self.place = WriterTurn::Firm;
         }
         let kept = entered.and_then(|()| match self.db.inner.lock().is_newest(snapshot) && !self.is_apart() {
             true => Ok(()),
@@ -123,7 +123,7 @@ impl Connection {
     pub fn goes_on_in_wal_mode(&mut self) -> Result<bool> {
         let reads = self.level == LockLevel::Shared && self.db.inner.lock().phase == Phase::Unmarked;
         let back = match self.is_aside() {
-            true if self.db.read_state()?.0.kind == Kind::Wal => self.come_back(),
+            true if self.db.read_state()?.0.kind == FileKind::Wal => self.come_back(),
             false if reads => {
                 self.role.go_below();
                 Ok(())
@@ -139,7 +139,7 @@ impl Connection {
     /// SQLite locks a file that is no database, to make it one (`SQLITE_DBCONFIG_RESET_DATABASE`,
     /// `VACUUM`) or to report the error. The caller then uses the VFS below.
     pub fn leaves_foreign_file(&mut self) -> bool {
-        let foreign = self.role.snapshot().is_some_and(|snapshot| snapshot.kind == Kind::Foreign);
+        let foreign = self.role.snapshot().is_some_and(|snapshot| snapshot.kind == FileKind::Foreign);
         if foreign && !self.requires {
             self.role.go_below();
             self.give_place_back();

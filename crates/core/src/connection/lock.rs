@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::looked::Looked;
-use super::role::{Aside, Place, Reader, Role};
+use super::looked::ReadSet;
+use super::role::{Passthrough, ReadTransaction, Role, WriterTurn};
 use super::said::Synchronous;
 use super::several::prepares;
 use super::wait::{self, Waits};
@@ -15,8 +15,8 @@ use crate::base::error::{Error, Result};
 use crate::base::layout::home as at;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
-use crate::database::queue::{Claim, Kept, Patience};
-use crate::database::{Database, Inner, Live, Phase, state_of};
+use crate::database::queue::{HoldLimits, Patience, TurnClaim};
+use crate::database::{Database, DatabaseState, LiveDatabase, Phase, state_of};
 use crate::disk::locks;
 use crate::log::group::{Durability, Group};
 use crate::pages::txn::Txn;
@@ -24,7 +24,7 @@ use crate::processes::another_writes;
 use crate::recovery::recover;
 use crate::session::aside;
 use crate::shared::words::Ship;
-use crate::sqlite_format::home::{Kind, State};
+use crate::sqlite_format::home::{FileKind, State};
 
 /// Longest wait for a tentative place of one transaction, in this process and among processes each:
 /// this one may only read.
@@ -119,9 +119,9 @@ impl Connection {
             return Ok(false);
         }
         let sure = self.habit.is_sure_writer();
-        let kept = Kept { held: TENTATIVE_WAIT, inside: if sure { INSIDE_WAIT } else { TENTATIVE_WAIT } };
+        let kept = HoldLimits { held: TENTATIVE_WAIT, inside: if sure { INSIDE_WAIT } else { TENTATIVE_WAIT } };
         let patience = Patience { all: Duration::from_millis(self.busy_ms), kept: Some(kept) };
-        let claim = Claim::Tentative(self.grace());
+        let claim = TurnClaim::Tentative(self.grace());
         if !self.db.queue.acquire_with(self.id, claim, patience, &mut self.waits.ticket) {
             return Ok(false);
         }
@@ -129,7 +129,7 @@ impl Connection {
         if entered.is_err() {
             self.waits.ticket = self.db.queue.give_up(self.id);
         }
-        self.place = if entered.is_ok() { Place::Tentative { doubtless: true } } else { Place::None };
+        self.place = if entered.is_ok() { WriterTurn::Tentative { doubtless: true } } else { WriterTurn::None };
         match entered {
             Ok(()) => Ok(true),
             Err(Error::Busy(_)) => Ok(false),
@@ -227,11 +227,11 @@ impl Connection {
     }
 
     /// The shipper does not, but where the database is a replica and it follows.
-    fn waits_for_decision(&self, inner: &Inner) -> bool {
+    fn waits_for_decision(&self, inner: &DatabaseState) -> bool {
         !self.ships || inner.ship() == Ship::Replica
     }
 
-    pub(super) fn pin(&mut self, inner: &mut Inner, has_place: bool) -> Result<()> {
+    pub(super) fn pin(&mut self, inner: &mut DatabaseState, has_place: bool) -> Result<()> {
         if inner.ship() == Ship::Begun && !self.ships {
             return Err(Error::Busy(format!(
                 "it is not known yet what the store has of {}: `onewrite replicate --sync` is looking",
@@ -246,8 +246,8 @@ impl Connection {
             return Err(e);
         }
         let unsettled = state.tid > inner.latest.tid;
-        let looked = (!has_place && self.runs_apart(inner)).then(Looked::default);
-        self.role = Role::pinned_now(Reader { state, unsettled, looked });
+        let looked = (!has_place && self.runs_apart(inner)).then(ReadSet::default);
+        self.role = Role::pinned_now(ReadTransaction { state, unsettled, looked });
         Ok(())
     }
 
@@ -299,7 +299,7 @@ impl Connection {
 
     /// Others need not be patient with a transaction that reads more than a write begins with.
     pub(super) fn doubt(&mut self) {
-        if let Place::Tentative { doubtless } = &mut self.place
+        if let WriterTurn::Tentative { doubtless } = &mut self.place
             && std::mem::take(doubtless)
         {
             self.db.queue.doubt(self.id, GRACE);
@@ -309,7 +309,8 @@ impl Connection {
     /// Waits until the snapshot is as durable as asked, so that the application may see it
     /// (invariant I4, rule SeenWhenDurable).
     pub(super) fn settle(&mut self) -> Result<()> {
-        let unsettled = |reader: &mut Reader| std::mem::take(&mut reader.unsettled).then_some(reader.state.tid);
+        let unsettled =
+            |reader: &mut ReadTransaction| std::mem::take(&mut reader.unsettled).then_some(reader.state.tid);
         let Some(tid) = self.role.pinned_mut().and_then(unsettled) else { return Ok(()) };
         let live = self.db.writer.lock().as_ref().map(|live| (live.log.group().clone(), live.scheme.clone()));
         let Some((group, scheme)) = live else { return Ok(()) };
@@ -332,8 +333,8 @@ impl Connection {
     fn look(
         &mut self,
         db: &Database,
-        writer: &mut parking_lot::MutexGuard<'_, Option<Live>>,
-        inner: &mut Inner,
+        writer: &mut parking_lot::MutexGuard<'_, Option<LiveDatabase>>,
+        inner: &mut DatabaseState,
     ) -> Result<()> {
         let mut first = [0; at::HEADER_BYTES];
         let (first, bytes) = db.read_first(&mut first)?;
@@ -368,7 +369,7 @@ impl Connection {
                 db.settle_super_journal()?;
                 // SQLite rolls it back, through the plain file.
                 inner.phase = Phase::Aside(self.id);
-                self.role = Role::Aside(Aside { reader: None, journal: None });
+                self.role = Role::Aside(Passthrough { reader: None, journal: None });
                 return Ok(());
             }
             if !locks::is_reserved(&*db.home)? {
@@ -418,7 +419,7 @@ impl Connection {
         let Some(snapshot) = self.role.snapshot().cloned() else {
             return Err(Error::Misuse("a write lock was asked for without a read lock".into()));
         };
-        if snapshot.kind == Kind::Foreign {
+        if snapshot.kind == FileKind::Foreign {
             return Err(Error::NotADatabase(format!("{} is not a database", self.db.path.display())));
         }
         if self.has_merged() {
@@ -445,7 +446,7 @@ impl Connection {
             self.expect_place();
             return Err(if ship == Ship::Late { self.db.store_is_away() } else { Error::BusySnapshot });
         }
-        let kept = self.place == Place::Firm;
+        let kept = self.place == WriterTurn::Firm;
         if !kept {
             self.take_place()?;
         }
@@ -488,8 +489,8 @@ impl Connection {
 
     pub(super) fn take_place_here(&mut self) -> Result<()> {
         let all = Duration::from_millis(self.busy_ms);
-        let patience = Patience { all, kept: Some(Kept { held: FIRM_WAIT, inside: all }) };
-        if self.db.queue.acquire_with(self.id, Claim::Firm, patience, &mut self.waits.ticket) {
+        let patience = Patience { all, kept: Some(HoldLimits { held: FIRM_WAIT, inside: all }) };
+        if self.db.queue.acquire_with(self.id, TurnClaim::Firm, patience, &mut self.waits.ticket) {
             return Ok(());
         }
         self.expect_place();
@@ -499,7 +500,7 @@ impl Connection {
     /// While another process writes, gives the writer's place up.
     pub(super) fn enter_for_good(&mut self) -> Result<()> {
         let entered = self.db.enter_soon(true, Duration::from_millis(self.busy_ms), Some(FIRM_WAIT));
-        self.place = if entered.is_ok() { Place::Firm } else { Place::None };
+        self.place = if entered.is_ok() { WriterTurn::Firm } else { WriterTurn::None };
         if entered.is_err() {
             self.waits.ticket = self.db.queue.give_up(self.id);
             self.expect_place();
@@ -521,7 +522,7 @@ impl Connection {
     }
 
     pub(super) fn acquire_place(&self) -> Result<()> {
-        match self.db.queue.acquire(self.id, Claim::Firm, Duration::from_millis(self.busy_ms)) {
+        match self.db.queue.acquire(self.id, TurnClaim::Firm, Duration::from_millis(self.busy_ms)) {
             true => Ok(()),
             false => Err(busy_here()),
         }
@@ -530,13 +531,13 @@ impl Connection {
     /// Lets the next process have the turn at once, if `pass_on`.
     pub(super) fn leave(&mut self, pass_on: bool) {
         match std::mem::take(&mut self.place) {
-            Place::Firm | Place::Given { in_turn: true } => self.db.leave(pass_on),
-            Place::Tentative { .. } => {
+            WriterTurn::Firm | WriterTurn::Given { in_turn: true } => self.db.leave(pass_on),
+            WriterTurn::Tentative { .. } => {
                 if let Some(member) = self.db.member() {
                     member.end_lease();
                 }
             }
-            Place::None | Place::Given { in_turn: false } => {}
+            WriterTurn::None | WriterTurn::Given { in_turn: false } => {}
         }
     }
 
@@ -556,7 +557,7 @@ impl Connection {
         }
         db.scheme().check(db, &inner.options, &inner.published)?;
         debug_assert!(
-            matches!(inner.published.kind, Kind::Empty | Kind::Database),
+            matches!(inner.published.kind, FileKind::Empty | FileKind::Database),
             "rule ModeUnderLock: nothing else is marked"
         );
         if inner.phase == Phase::Unmarked {
@@ -634,7 +635,7 @@ impl Connection {
         let back = if self.is_aside() { self.come_back() } else { Ok(()) };
         self.let_others_in();
         self.habit.returns_lock |= self.habit.writes_now;
-        let keeps = level > LockLevel::None && self.said.exclusive && self.place == Place::Firm;
+        let keeps = level > LockLevel::None && self.said.exclusive && self.place == WriterTurn::Firm;
         if !keeps || self.role.is_below() {
             self.give_place_back();
         }
@@ -673,7 +674,7 @@ impl Connection {
 
     /// A commit passed the place on, and the connection writes on under its lock (rule OneWriter).
     pub(super) fn take_place_again(&mut self) -> Result<()> {
-        let Place::Given { in_turn } = self.place else { return Ok(()) };
+        let WriterTurn::Given { in_turn } = self.place else { return Ok(()) };
         self.habit.returns_lock = false;
         self.acquire_place()?;
         if !in_turn && let Err(e) = self.db.enter(true, Duration::from_millis(self.busy_ms)) {
@@ -681,11 +682,11 @@ impl Connection {
             return Err(e);
         }
         if self.role.txn().is_none_or(|txn| !self.db.inner.lock().is_newest(&txn.base)) {
-            self.place = Place::Given { in_turn: true };
+            self.place = WriterTurn::Given { in_turn: true };
             self.db.queue.release(self.id);
             return Err(Error::BusySnapshot);
         }
-        self.place = Place::Firm;
+        self.place = WriterTurn::Firm;
         Ok(())
     }
 
@@ -705,7 +706,7 @@ impl Connection {
 
     /// Aside → Reader, or Below. Lost where that fails.
     pub(super) fn come_back(&mut self) -> Result<()> {
-        let Role::Aside(Aside { reader: before, journal }) = std::mem::replace(&mut self.role, Role::Lost) else {
+        let Role::Aside(Passthrough { reader: before, journal }) = std::mem::replace(&mut self.role, Role::Lost) else {
             return Err(Error::Misuse("a step back by who was not aside".into()));
         };
         if journal.is_some() {
@@ -719,7 +720,7 @@ impl Connection {
         let unpinned = before.map_or(Ok(()), |before| self.db.unpin(&mut inner, &before));
         // SQLite may go on in WAL mode under this lock: the caller uses the VFS below (rule
         // ModeUnderLock).
-        self.role = Role::pinned_now(Reader { state: pinned?, unsettled: false, looked });
+        self.role = Role::pinned_now(ReadTransaction { state: pinned?, unsettled: false, looked });
         unpinned
     }
 
@@ -745,6 +746,6 @@ fn busy_aside() -> Error {
     Error::Busy("another connection of this process has stepped aside from the log for its transaction".into())
 }
 
-fn is_undecided(inner: &Inner) -> bool {
+fn is_undecided(inner: &DatabaseState) -> bool {
     inner.member.as_ref().is_some_and(|member| member.is_undecided())
 }

@@ -6,13 +6,13 @@ use crate::base::types::PageNo;
 use crate::pages::table::Image;
 
 #[derive(Default)]
-pub(super) struct Looked {
+pub(super) struct ReadSet {
     pub(super) pages: FxHashSet<PageNo>,
-    pub(super) stage: Stage,
+    pub(super) stage: OptimisticStage,
 }
 
 #[derive(Default)]
-pub(super) enum Stage {
+pub(super) enum OptimisticStage {
     /// On its snapshot.
     #[default]
     Apart,
@@ -20,29 +20,29 @@ pub(super) enum Stage {
     Ordinary,
     /// It has the place and builds on later commits. Until it unlocks, SQLite reads the snapshot
     /// and these pages of its own, as its cache has them.
-    Merged(Own),
-    Committed(Own),
+    Merged(OwnPages),
+    Committed(OwnPages),
 }
 
 /// Pages as SQLite knows them, and the file's length in bytes.
-pub(super) struct Own {
+pub(super) struct OwnPages {
     pub(super) pages: FxHashMap<PageNo, Image>,
     pub(super) file_bytes: u64,
 }
 
-impl Looked {
+impl ReadSet {
     /// The length for SQLite, if not the newest state's.
     pub(super) fn file_bytes(&self) -> Option<u64> {
         match &self.stage {
-            Stage::Merged(own) | Stage::Committed(own) => Some(own.file_bytes),
-            Stage::Apart | Stage::Ordinary => None,
+            OptimisticStage::Merged(own) | OptimisticStage::Committed(own) => Some(own.file_bytes),
+            OptimisticStage::Apart | OptimisticStage::Ordinary => None,
         }
     }
 
     /// Merged → Committed.
     pub(super) fn commit(&mut self) {
         self.stage = match std::mem::take(&mut self.stage) {
-            Stage::Merged(own) => Stage::Committed(own),
+            OptimisticStage::Merged(own) => OptimisticStage::Committed(own),
             other => other,
         };
     }
@@ -50,12 +50,12 @@ impl Looked {
     /// Notes a page that SQLite reads; after a merge, returns its image.
     pub(super) fn read(&mut self, page: PageNo) -> Option<&Image> {
         match &self.stage {
-            Stage::Apart => {
+            OptimisticStage::Apart => {
                 self.pages.insert(page);
                 None
             }
-            Stage::Ordinary => None,
-            Stage::Merged(own) | Stage::Committed(own) => own.pages.get(&page),
+            OptimisticStage::Ordinary => None,
+            OptimisticStage::Merged(own) | OptimisticStage::Committed(own) => own.pages.get(&page),
         }
     }
 }

@@ -39,8 +39,8 @@ use std::time::Duration;
 pub use engine::Engine;
 pub use wait::nap;
 
-use role::{Place, Role};
-use said::{Habit, Said, Synchronous};
+use role::{Role, WriterTurn};
+use said::{Habit, PragmaState, Synchronous};
 use wait::Waits;
 
 use crate::base::error::{Error, Result};
@@ -93,14 +93,14 @@ pub struct Connection {
     waits: Waits,
     level: LockLevel,
     role: Role,
-    place: Place,
+    place: WriterTurn,
     /// No WAL was found under this lock.
     has_no_wal: bool,
     shuts_out: bool,
     /// It is alone, since SQLite writes other files in the same transaction.
     reserves: bool,
     journal: VirtualJournal,
-    said: Said,
+    said: PragmaState,
     habit: Habit,
     last_error: Option<String>,
     closed: bool,
@@ -126,12 +126,12 @@ impl Connection {
             waits: Waits::default(),
             level: LockLevel::None,
             role: Role::Idle,
-            place: Place::None,
+            place: WriterTurn::None,
             has_no_wal: false,
             shuts_out: false,
             reserves: false,
             journal: VirtualJournal::default(),
-            said: Said::default(),
+            said: PragmaState::default(),
             habit: Habit::new(reads_only),
             last_error: None,
             closed: false,
@@ -320,7 +320,7 @@ impl Connection {
         let entered = db.enter(true, wait);
         let done = entered.and_then(|()| {
             let done = match db.writer.lock().as_mut() {
-                Some(live) => crate::checkpoint::checkpoint(&db, live, crate::log::ring::Stream::Drop),
+                Some(live) => crate::checkpoint::checkpoint(&db, live, crate::log::ring::StreamedImages::Drop),
                 None => Ok(()),
             };
             db.leave(false);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::cache::VERSION_BYTES;
-use super::role::{Place, Reader, Role, Writer};
+use super::role::{ReadTransaction, Role, WriteTransaction, WriterTurn};
 use super::{Connection, concurrent};
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::{home as at, put};
@@ -14,8 +14,8 @@ use crate::checkpoint::growth;
 use crate::commit;
 use crate::database::Database;
 use crate::pages::table::{Image, part};
-use crate::pages::txn::{Stage, Txn};
-use crate::sqlite_format::home::{self, Kind, Mark};
+use crate::pages::txn::{Txn, TxnStage};
+use crate::sqlite_format::home::{self, FileKind, HomeMark};
 
 /// The bytes by which SQLite checks its cache. Applications see the sizes only by pragmas
 /// ([`Connection::note_size_asked`]).
@@ -61,10 +61,12 @@ impl Connection {
         let is_aside = self.is_aside();
         let (reader, mut txn) = match &mut self.role {
             Role::Reader(reader) | Role::Below(Some(reader)) => (Some(reader), None),
-            Role::Writer(Writer { reader, txn, .. }) => (Some(reader), Some(txn)),
+            Role::Writer(WriteTransaction { reader, txn, .. }) => (Some(reader), Some(txn)),
             Role::Idle | Role::Aside(_) | Role::Below(None) | Role::Lost => (None, None),
         };
-        let Some(Reader { state: snapshot, looked, .. }) = reader.filter(|r| r.state.kind != Kind::Foreign) else {
+        let Some(ReadTransaction { state: snapshot, looked, .. }) =
+            reader.filter(|r| r.state.kind != FileKind::Foreign)
+        else {
             // SQLite reads the page size before its first lock; aside, all is plain.
             let n = db.home.read_at(buf, offset).context(|| db.what("cannot read"))?;
             if !is_aside && offset == 0 && home::mark(buf.get(..n).unwrap_or_default()).is_some() {
@@ -113,21 +115,23 @@ impl Connection {
     /// Pages of SQLite's cache that differ, page 1 perhaps missing; `None`: any may.
     pub fn changed_pages(&mut self) -> Option<&[u32]> {
         let snapshot = match &self.role {
-            Role::Reader(Reader { state, looked: None, .. }) => state,
+            Role::Reader(ReadTransaction { state, looked: None, .. }) => state,
             _ => return None,
         };
         self.cache.changed(snapshot, &self.db.table.read())
     }
 
     fn may_show_too_much(&self) -> bool {
-        let doubtless = self.place == Place::Tentative { doubtless: true };
+        let doubtless = self.place == WriterTurn::Tentative { doubtless: true };
         let unsettled = || self.role.pinned().is_some_and(|reader| reader.unsettled);
         (doubtless || unsettled()) && self.role.txn().is_none()
     }
 
     /// A write transaction reads page 1 before it takes its lock, and the next page after that.
     fn shows(&self, offset: u64, len: usize) -> Result<Shows> {
-        let Some(Reader { state: snapshot, unsettled, .. }) = self.role.pinned() else { return Ok(Shows::Nothing) };
+        let Some(ReadTransaction { state: snapshot, unsettled, .. }) = self.role.pinned() else {
+            return Ok(Shows::Nothing);
+        };
         let end = offset.saturating_add(len as u64);
         if end > u64::from(snapshot.page_bytes) {
             return Ok(Shows::MorePages);
@@ -153,7 +157,7 @@ impl Connection {
     fn header_to_come(&self, buf: &mut [u8]) -> usize {
         let asked = self.db.scheme().new_pages(&self.db, &self.db.inner.lock().options);
         let Some((page_bytes, reserved)) = asked.filter(|_| buf.len() == at::HEADER_BYTES) else { return 0 };
-        buf.copy_from_slice(&home::empty_marked(page_bytes, Mark::new(0, Tid(0))));
+        buf.copy_from_slice(&home::empty_marked(page_bytes, HomeMark::new(0, Tid(0))));
         home::unmark(buf);
         put(buf, at::RESERVED, &[reserved]);
         at::HEADER_BYTES
@@ -234,10 +238,10 @@ impl Connection {
     /// until xSync: earlier writes stay (rule WholeTransaction).
     pub(super) fn reopen(&mut self) -> Result<()> {
         self.cancel()?;
-        let Some(txn) = self.role.txn_mut().filter(|txn| matches!(txn.stage, Stage::Prepared(_))) else {
+        let Some(txn) = self.role.txn_mut().filter(|txn| matches!(txn.stage, TxnStage::Prepared(_))) else {
             return Ok(());
         };
-        txn.stage = Stage::Open;
+        txn.stage = TxnStage::Open;
         // Images in memory are newer than streamed ones.
         let streamed = txn.streamed.len();
         for page in txn.pages.keys() {
@@ -265,7 +269,7 @@ impl Connection {
             let cut = self.cut_home(len);
             return self.noted(cut);
         }
-        if let Some(Txn { stage: Stage::Prepared(prepared), .. }) = self.role.txn()
+        if let Some(Txn { stage: TxnStage::Prepared(prepared), .. }) = self.role.txn()
             && len == prepared.state.bytes()
         {
             // Auto-vacuum cuts after the prepare; the record says so already.
@@ -295,7 +299,7 @@ impl Connection {
         let db = &*self.db;
         let size = match (self.role.txn(), self.role.snapshot()) {
             (Some(txn), _) => Ok(txn.file_bytes),
-            (None, Some(snapshot)) if snapshot.kind != Kind::Foreign => Ok(snapshot.bytes()),
+            (None, Some(snapshot)) if snapshot.kind != FileKind::Foreign => Ok(snapshot.bytes()),
             _ => db.home.len().context(|| db.what("cannot read the length of")),
         };
         self.noted(size)
@@ -327,7 +331,7 @@ fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut
 }
 
 /// Page 1 stays in memory: the commit needs it.
-fn stream_out(live: &mut crate::database::Live, txn: &mut Txn) -> Result<()> {
+fn stream_out(live: &mut crate::database::LiveDatabase, txn: &mut Txn) -> Result<()> {
     let mut pages: Vec<PageNo> = memory::list(txn.pages.len())?;
     pages.extend(txn.pages.keys().copied().filter(|p| *p != PageNo::HEADER));
     pages.sort_unstable();

@@ -12,7 +12,7 @@ use crate::base::layout::{be_u32, put};
 use crate::base::memory::{self, Room};
 use crate::base::types::PageNo;
 use crate::pages::table::Image;
-use crate::sqlite_format::node::{Node, Shape};
+use crate::sqlite_format::node::{NodeLayout, Shape};
 
 /// Offset of the last child in an interior page's header.
 const LAST_CHILD: usize = 8;
@@ -58,7 +58,7 @@ pub(super) fn renumbered(
 }
 
 /// Offsets of an interior page's child numbers.
-fn children(node: &Node, image: &[u8]) -> Vec<usize> {
+fn children(node: &NodeLayout, image: &[u8]) -> Vec<usize> {
     if !matches!(image.get(node.header_at), Some(2 | 5)) {
         return Vec::new();
     }

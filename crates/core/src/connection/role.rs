@@ -35,49 +35,49 @@
 
 use std::sync::Arc;
 
-use super::looked::{self, Looked};
+use super::looked::{self, ReadSet};
 use super::{Connection, LockLevel};
 use crate::database::Phase;
 use crate::disk::DiskFile;
 use crate::pages::txn::Txn;
-use crate::sqlite_format::home::{Kind, State};
+use crate::sqlite_format::home::{FileKind, State};
 
 /// See the module's diagram.
 // A box could not be allocated when memory is short.
 #[allow(clippy::large_enum_variant)]
 pub(super) enum Role {
     Idle,
-    Reader(Reader),
-    Writer(Writer),
-    Aside(Aside),
-    Below(Option<Reader>),
+    Reader(ReadTransaction),
+    Writer(WriteTransaction),
+    Aside(Passthrough),
+    Below(Option<ReadTransaction>),
     Lost,
 }
 
-pub(super) struct Reader {
+pub(super) struct ReadTransaction {
     pub(super) state: Arc<State>,
     /// It is newer than the visible state: nothing of it may reach the application yet.
     pub(super) unsettled: bool,
     /// Pages read without the writer's place.
-    pub(super) looked: Option<Looked>,
+    pub(super) looked: Option<ReadSet>,
 }
 
-impl Reader {
+impl ReadTransaction {
     fn runs_apart(&self) -> bool {
-        matches!(&self.looked, Some(Looked { stage: looked::Stage::Apart, .. }))
+        matches!(&self.looked, Some(ReadSet { stage: looked::OptimisticStage::Apart, .. }))
     }
 }
 
-pub(super) struct Writer {
-    pub(super) reader: Reader,
+pub(super) struct WriteTransaction {
+    pub(super) reader: ReadTransaction,
     pub(super) txn: Txn,
     /// Nothing happened under its lock yet.
     pub(super) has_just_begun: bool,
 }
 
-pub(super) struct Aside {
+pub(super) struct Passthrough {
     /// There is none where it found a hot journal.
-    pub(super) reader: Option<Reader>,
+    pub(super) reader: Option<ReadTransaction>,
     pub(super) journal: Option<RealJournal>,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct RealJournal {
 
 /// The place in this process and, with the turn, among the processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum WriterTurn {
     #[default]
     None,
     /// It was taken before the snapshot, for a probable write; the turn is leased.
@@ -106,25 +106,25 @@ pub(super) enum Place {
 }
 
 impl Role {
-    pub(super) fn pinned_now(reader: Reader) -> Role {
+    pub(super) fn pinned_now(reader: ReadTransaction) -> Role {
         match reader.state.kind {
-            Kind::Wal => Role::Below(Some(reader)),
+            FileKind::Wal => Role::Below(Some(reader)),
             _ => Role::Reader(reader),
         }
     }
 
-    pub(super) fn pinned(&self) -> Option<&Reader> {
+    pub(super) fn pinned(&self) -> Option<&ReadTransaction> {
         match self {
-            Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => Some(reader),
-            Role::Aside(Aside { reader, .. }) | Role::Below(reader) => reader.as_ref(),
+            Role::Reader(reader) | Role::Writer(WriteTransaction { reader, .. }) => Some(reader),
+            Role::Aside(Passthrough { reader, .. }) | Role::Below(reader) => reader.as_ref(),
             Role::Idle | Role::Lost => None,
         }
     }
 
-    pub(super) fn pinned_mut(&mut self) -> Option<&mut Reader> {
+    pub(super) fn pinned_mut(&mut self) -> Option<&mut ReadTransaction> {
         match self {
-            Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => Some(reader),
-            Role::Aside(Aside { reader, .. }) | Role::Below(reader) => reader.as_mut(),
+            Role::Reader(reader) | Role::Writer(WriteTransaction { reader, .. }) => Some(reader),
+            Role::Aside(Passthrough { reader, .. }) | Role::Below(reader) => reader.as_mut(),
             Role::Idle | Role::Lost => None,
         }
     }
@@ -145,7 +145,7 @@ impl Role {
         self.writer_mut().map(|writer| &mut writer.txn)
     }
 
-    pub(super) fn writer_mut(&mut self) -> Option<&mut Writer> {
+    pub(super) fn writer_mut(&mut self) -> Option<&mut WriteTransaction> {
         match self {
             Role::Writer(writer) => Some(writer),
             _ => None,
@@ -176,7 +176,7 @@ impl Role {
             Role::Writer(writer) => (writer.txn, writer.has_just_begun) = (txn, false),
             Role::Reader(_) => {
                 if let Some(reader) = self.take_reader() {
-                    *self = Role::Writer(Writer { reader, txn, has_just_begun: false });
+                    *self = Role::Writer(WriteTransaction { reader, txn, has_just_begun: false });
                 }
             }
             other => debug_assert!(false, "one that is {} does not begin to write", other.name()),
@@ -185,17 +185,17 @@ impl Role {
 
     /// Writer → Reader.
     pub(super) fn end_txn(&mut self) -> Option<Txn> {
-        let Role::Writer(Writer { reader, .. }) = self else { return None };
-        let reader = Reader { state: reader.state.clone(), looked: reader.looked.take(), ..*reader };
+        let Role::Writer(WriteTransaction { reader, .. }) = self else { return None };
+        let reader = ReadTransaction { state: reader.state.clone(), looked: reader.looked.take(), ..*reader };
         match std::mem::replace(self, Role::Reader(reader)) {
-            Role::Writer(Writer { txn, .. }) => Some(txn),
+            Role::Writer(WriteTransaction { txn, .. }) => Some(txn),
             _ => None,
         }
     }
 
     pub(super) fn step_aside(&mut self, file: Arc<dyn DiskFile>) {
         let journal = Some(RealJournal { file, is_new: false });
-        *self = Role::Aside(Aside { reader: self.take_reader(), journal });
+        *self = Role::Aside(Passthrough { reader: self.take_reader(), journal });
     }
 
     /// It neither commits nor comes back.
@@ -211,10 +211,10 @@ impl Role {
     }
 
     /// It is lost until the caller sets another role.
-    pub(super) fn take_reader(&mut self) -> Option<Reader> {
+    pub(super) fn take_reader(&mut self) -> Option<ReadTransaction> {
         match std::mem::replace(self, Role::Lost) {
-            Role::Reader(reader) | Role::Writer(Writer { reader, .. }) => Some(reader),
-            Role::Aside(Aside { reader, .. }) | Role::Below(reader) => reader,
+            Role::Reader(reader) | Role::Writer(WriteTransaction { reader, .. }) => Some(reader),
+            Role::Aside(Passthrough { reader, .. }) | Role::Below(reader) => reader,
             Role::Idle | Role::Lost => None,
         }
     }
@@ -244,22 +244,27 @@ impl Connection {
         let (none, reserved) = (LockLevel::None, LockLevel::Reserved);
         holds((self.level == none) == matches!(self.role, Role::Idle), "idle is who has no lock");
         let undo = self.shuts_out || self.reserves || self.has_no_wal;
-        holds(self.level > none || (self.place == Place::None && !undo), "a lock that is given back leaves nothing");
+        holds(
+            self.level > none || (self.place == WriterTurn::None && !undo),
+            "a lock that is given back leaves nothing",
+        );
         match &self.role {
-            Role::Writer(Writer { reader, .. }) => {
+            Role::Writer(WriteTransaction { reader, .. }) => {
                 holds(self.level >= reserved, "a writer has SQLite's write lock");
-                let has_place = matches!(self.place, Place::Firm | Place::Given { .. });
+                let has_place = matches!(self.place, WriterTurn::Firm | WriterTurn::Given { .. });
                 holds(has_place != reader.runs_apart(), "a writer has the place, unless it runs apart");
             }
             Role::Aside(_) => {
                 holds(is_poisoned || inner.phase == Phase::Aside(self.id), "the file is that of who stepped aside");
             }
-            Role::Below(_) => holds(self.place == Place::None, "who leaves the file to the VFS below has no place"),
+            Role::Below(_) => {
+                holds(self.place == WriterTurn::None, "who leaves the file to the VFS below has no place")
+            }
             Role::Idle | Role::Reader(_) | Role::Lost => {}
         }
-        let is_tentative = matches!(self.place, Place::Tentative { .. });
+        let is_tentative = matches!(self.place, WriterTurn::Tentative { .. });
         holds(!is_tentative || self.level < reserved || self.role.is_aside(), "one that writes has the place for good");
-        holds(self.place != Place::Firm || self.db.queue.holds(self.id), "the queue knows who has the place");
+        holds(self.place != WriterTurn::Firm || self.db.queue.holds(self.id), "the queue knows who has the place");
         let pinned = self.role.pinned().is_none_or(|reader| inner.snapshots.has(reader.state.tid));
         holds(pinned, "a snapshot is pinned");
         holds(inner.alone != Some(self.id) || self.shuts_out, "who shuts others out lets them in again");
@@ -324,7 +329,7 @@ mod tests {
         }));
         let mut conn = locked(LockLevel::Shared);
         assert!(is_found(&mut conn, |conn| {
-            let before = std::mem::replace(&mut conn.place, Place::Firm);
+            let before = std::mem::replace(&mut conn.place, WriterTurn::Firm);
             conn.db.queue.release(conn.id);
             Box::new(move |conn| conn.place = before)
         }));

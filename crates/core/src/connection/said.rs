@@ -29,7 +29,7 @@ pub(super) fn is_extra(value: &str) -> bool {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct PragmaState {
     pub(super) exclusive: bool,
     /// The next writing transaction may be the change.
     pub(super) wal: bool,

@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use crate::base::options::SchemeName;
-use crate::commit::log::Log;
+use crate::commit::log::LogScheme;
 use crate::database::scheme::Scheme;
 
 pub fn of(name: SchemeName) -> Arc<dyn Scheme> {
     match name {
-        SchemeName::Log => Arc::new(Log),
+        SchemeName::Log => Arc::new(LogScheme),
         #[cfg(feature = "research")]
         SchemeName::Research(name) => crate::research::of(name),
     }

@@ -12,16 +12,16 @@ use crate::base::types::Tid;
 use crate::commit;
 use crate::database::decide::is_over;
 use crate::database::scheme::Commit;
-use crate::database::{Database, Inner, Phase};
+use crate::database::{Database, DatabaseState, Phase};
 use crate::disk::OpenMode;
-use crate::log::decision::{Decision, Part};
+use crate::log::decision::{Decision, DecisionPart};
 use crate::log::file::{LogFile, log_path};
 use crate::log::several::{Several, databases_of};
-use crate::pages::txn::{Prepared, Stage};
+use crate::pages::txn::{PreparedCommit, TxnStage};
 use crate::session::aside;
 
 /// Whether a log takes prepared records and decisions.
-pub(super) fn prepares(db: &Database, inner: &Inner) -> bool {
+pub(super) fn prepares(db: &Database, inner: &DatabaseState) -> bool {
     // SQLite ignores the error of a store that lacks one of them (rule StoreHasIt).
     db.facts().all_in_log() && !inner.options.concurrent && inner.options.psow && !inner.ships()
 }
@@ -117,7 +117,7 @@ impl Engine {
     }
 
     /// Whether no process needs the decision any more.
-    fn is_settled(&self, path: &Path, part: &Part, flushed: bool) -> Result<bool> {
+    fn is_settled(&self, path: &Path, part: &DecisionPart, flushed: bool) -> Result<bool> {
         let db = self.databases.lock().values().find(|db| db.path == path).cloned();
         if let Some(settled) = db.and_then(|db| db.is_followed(part, flushed)) {
             return Ok(settled);
@@ -149,7 +149,7 @@ impl Connection {
 
     /// Also true of a cancelled record.
     pub(super) fn is_prepared_with_others(&self) -> bool {
-        matches!(self.role.txn(), Some(txn) if matches!(&txn.stage, Stage::Prepared(Prepared { written: Some(_), .. })))
+        matches!(self.role.txn(), Some(txn) if matches!(&txn.stage, TxnStage::Prepared(PreparedCommit { written: Some(_), .. })))
     }
 
     /// Cancels in all files: SQLite rolls back one after the other.

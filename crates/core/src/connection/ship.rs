@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use super::role::{Reader, Role};
+use super::role::{ReadTransaction, Role};
 use super::{Connection, LockLevel};
 use crate::base::error::{Error, IoContext, Result};
 use crate::database::ship::{REPLICA, sync_path};
@@ -162,7 +162,7 @@ impl Connection {
             let state = db.pin_newest(&mut inner, Reach::Flushed)?;
             if state.tid <= member.words.flushed() {
                 let tid = state.tid.0;
-                self.role = Role::pinned_now(Reader { state, unsettled: false, looked: None });
+                self.role = Role::pinned_now(ReadTransaction { state, unsettled: false, looked: None });
                 self.level = LockLevel::Shared;
                 return Ok(tid);
             }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::database::Database;
-use crate::database::queue::{Claim, ConnectionId, Patience, Ticket};
+use crate::database::queue::{ConnectionId, Patience, Ticket, TurnClaim};
 
 /// A later try begins a new row. `sqlite3_busy_timeout` sleeps 100 ms at most.
 const RETRY: Duration = Duration::from_millis(250);
@@ -45,7 +45,7 @@ impl Waits {
 struct Expected {
     db: Weak<Database>,
     connection: ConnectionId,
-    claim: Claim,
+    claim: TurnClaim,
     ticket: Option<Ticket>,
     since: Instant,
     process: u32,
@@ -60,7 +60,7 @@ pub(super) fn expect(db: &Arc<Database>, connection: ConnectionId, grace: Durati
     let expected = Expected {
         db: Arc::downgrade(db),
         connection,
-        claim: Claim::Tentative(grace),
+        claim: TurnClaim::Tentative(grace),
         ticket,
         since: Instant::now(),
         process: std::process::id(),

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use super::Connection;
 use crate::base::error::{Error, Result};
 use crate::base::options::Wal;
-use crate::database::{Inner, Phase};
+use crate::database::{DatabaseState, Phase};
 use crate::disk::locks;
 use crate::session::wal;
-use crate::sqlite_format::home::{self, Kind, State};
+use crate::sqlite_format::home::{self, FileKind, State};
 
 /// Wait for others that look. Users in WAL mode keep their lock for longer.
 const LOOKERS_LEAVE: Duration = Duration::from_millis(20);
@@ -17,14 +17,14 @@ const OTHERS_CHANGE: Duration = Duration::from_millis(50);
 
 impl Connection {
     /// Whether an unmarked file has to leave it, under SHARED.
-    pub(super) fn leaves_wal_mode(&mut self, state: &State, inner: &Inner) -> Result<bool> {
+    pub(super) fn leaves_wal_mode(&mut self, state: &State, inner: &DatabaseState) -> Result<bool> {
         if inner.options.wal == Wal::Stock || self.db.read_only || !inner.recovers {
             return Ok(false);
         }
         match state.kind {
-            Kind::Wal => Ok(true),
+            FileKind::Wal => Ok(true),
             // Pages may be in it.
-            Kind::Database | Kind::Foreign if home::has_rollback_journal(&state.header) => {
+            FileKind::Database | FileKind::Foreign if home::has_rollback_journal(&state.header) => {
                 let beside = wal::is_beside(&self.db)?;
                 self.has_no_wal = !beside;
                 Ok(beside)
@@ -35,7 +35,7 @@ impl Connection {
 
     /// Fails if another process has it open in WAL mode; SHARED is held before and after. False if
     /// others changed it: look again.
-    pub(super) fn leave_wal_mode(&mut self, inner: &mut Inner) -> Result<bool> {
+    pub(super) fn leave_wal_mode(&mut self, inner: &mut DatabaseState) -> Result<bool> {
         let db = self.db.clone();
         let home = &*db.home;
         if !locks::reserve(home)? {
@@ -78,7 +78,7 @@ impl Connection {
 
     /// Users in WAL mode bring pages home, the header too, until this process is alone. `None` if
     /// the file is not to leave that mode, or not yet.
-    fn look_alone(&mut self, inner: &Inner) -> Result<Option<State>> {
+    fn look_alone(&mut self, inner: &DatabaseState) -> Result<Option<State>> {
         let (state, mark) = self.db.read_state()?;
         let leaves = mark.is_none() && self.leaves_wal_mode(&state, inner)? && !self.db.has_hot_journal()?;
         Ok(leaves.then_some(state))

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Connection;
-use super::role::{Place, Writer};
+use super::role::{WriteTransaction, WriterTurn};
 use super::said::Synchronous;
 use crate::base::error::{Error, Result};
 use crate::base::options::Options;
@@ -13,9 +13,9 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::commit;
 use crate::database::scheme::Commit;
-use crate::database::{Database, Inner};
+use crate::database::{Database, DatabaseState};
 use crate::log::group::Durability;
-use crate::pages::txn::{Stage, Txn};
+use crate::pages::txn::{Txn, TxnStage};
 use crate::session::aside;
 use crate::sqlite_format::home::{self, State};
 
@@ -124,7 +124,7 @@ impl Connection {
         }
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         txn.synced = true;
-        if txn.several.is_some() && matches!(txn.stage, Stage::Open) {
+        if txn.several.is_some() && matches!(txn.stage, TxnStage::Open) {
             // The record lacks these pages.
             return self.noted(Err(late("a transaction over several files has prepared its record without them")));
         }
@@ -141,12 +141,12 @@ impl Connection {
         self.db.queue.set_inside(self.id, false);
         self.noted(committed)
     }
-
-    pub(super) fn commit_txn(&mut self) -> Result<()> {
-        let db = self.db.clone();
+    /// Whether there is a transaction to commit; prepares it where SQLite wrote after it was
+    /// prepared.
+    fn is_ready_to_commit(&mut self) -> Result<bool> {
         self.check_commit()?;
         if self.is_aside() {
-            return Ok(()); // Its journal is gone: it is committed as SQLite's own.
+            return Ok(false); // Its journal is gone: it is committed as SQLite's own.
         }
         if self.is_undecided() {
             self.take_decision()?;
@@ -154,10 +154,10 @@ impl Connection {
             // It was taken for rolled back, and commits all the same.
             self.reopen()?;
         }
-        let Some(txn) = self.role.txn() else { return Ok(()) };
-        if matches!(txn.stage, Stage::Open) {
+        let Some(txn) = self.role.txn() else { return Ok(false) };
+        if matches!(txn.stage, TxnStage::Open) {
             if txn.is_untouched() || !keeps(Case::LateWritesCommitted) {
-                return Ok(());
+                return Ok(false);
             }
             if let Err(e) = self.prepare_late() {
                 // The journal is gone: neither retry nor rollback.
@@ -167,6 +167,14 @@ impl Connection {
                     e => e,
                 });
             }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn commit_txn(&mut self) -> Result<()> {
+        let db = self.db.clone();
+        if !self.is_ready_to_commit()? {
+            return Ok(());
         }
         let Some(txn) = self.role.txn() else { return Err(no_transaction()) };
         let normal = txn.normal || (self.said.synchronous == Synchronous::Normal && self.journal.is_empty());
@@ -182,8 +190,8 @@ impl Connection {
         inner.check()?;
         let options = inner.options.clone();
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        let Some(Writer { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
-        let pin_again = |inner: &mut Inner, own: &Arc<State>| drop(db.pin_state(inner, own.clone()));
+        let Some(WriteTransaction { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
+        let pin_again = |inner: &mut DatabaseState, own: &Arc<State>| drop(db.pin_state(inner, own.clone()));
         // Else the own snapshot would keep every image that the commit or its checkpoint replaces.
         if !is_merged {
             db.unpin(&mut inner, &reader.state).inspect_err(|_| pin_again(&mut inner, &reader.state))?;
@@ -213,13 +221,13 @@ impl Connection {
         drop(writer);
         if goes_on {
             // The next writer builds on this transaction during its flush, and may share it.
-            self.place = Place::Given { in_turn: true };
+            self.place = WriterTurn::Given { in_turn: true };
             let released = db.queue.release_for(self.id, self.habit.comes_again());
             self.habit.gave_place(released.waited_for);
             if published.is_shared() {
                 published.write(&db)?;
                 self.leave(db.queue.is_idle());
-                self.place = Place::Given { in_turn: false };
+                self.place = WriterTurn::Given { in_turn: false };
             }
             return published.wait(&db, Some(released.usual));
         }

@@ -8,7 +8,7 @@ use crate::base::layout::decision::SECTOR_BYTES;
 use crate::base::rules::{Case, keeps};
 use crate::database::Database;
 use crate::disk::OpenMode;
-use crate::log::decision::{Decision, Part, room};
+use crate::log::decision::{Decision, DecisionPart, room};
 use crate::log::file::{LogFile, aside_path, log_path};
 use crate::log::record::Decider;
 use crate::log::several::seen_again;
@@ -22,11 +22,11 @@ impl Database {
             return Ok(true);
         }
         Ok(match self.look_for_decision(decider, own, slot, OpenMode::ReadOnly)? {
-            Found::Decision(..) => true,
-            Found::Log => false,
+            DecisionLookup::Decision(..) => true,
+            DecisionLookup::Log => false,
             // The other file and its log are gone. Nothing depends on the answer, so the record
             // counts.
-            Found::Nothing => true,
+            DecisionLookup::Nothing => true,
         })
     }
 
@@ -34,14 +34,22 @@ impl Database {
     /// PreparedThenDecided).
     pub fn keep_decision(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<()> {
         match self.look_for_decision(decider, own, slot, OpenMode::ReadWrite)? {
-            Found::Decision(log, position, decision) => log.decide(position, &Decision { flushed: true, ..decision }),
-            Found::Log | Found::Nothing => Ok(()),
+            DecisionLookup::Decision(log, position, decision) => {
+                log.decide(position, &Decision { flushed: true, ..decision })
+            }
+            DecisionLookup::Log | DecisionLookup::Nothing => Ok(()),
         }
     }
 
-    fn look_for_decision(&self, decider: &Decider, own: &LogFile, slot: &Slot, mode: OpenMode) -> Result<Found> {
+    fn look_for_decision(
+        &self,
+        decider: &Decider,
+        own: &LogFile,
+        slot: &Slot,
+        mode: OpenMode,
+    ) -> Result<DecisionLookup> {
         if decider.session == slot.session {
-            return Ok(decision_in(own.clone(), slot, decider.token)?.unwrap_or(Found::Log));
+            return Ok(decision_in(own.clone(), slot, decider.token)?.unwrap_or(DecisionLookup::Log));
         }
         let named = log_path(&seen_again(&self.path, &decider.path));
         let mut logs = vec![aside_path(&named, decider.session), named.clone()];
@@ -49,12 +57,12 @@ impl Database {
             let beside = self.disk.names_beside(&named);
             logs.extend(beside.context(|| format!("cannot look for logs beside {}", named.display()))?);
         }
-        let mut found = Found::Nothing;
+        let mut found = DecisionLookup::Nothing;
         for path in logs {
             let Some(log) = LogFile::open(&*self.disk, &path, mode)? else { continue };
             let slots = log.slots()?;
             if path == named || slots.iter().any(|slot| slot.session == decider.session) {
-                found = Found::Log;
+                found = DecisionLookup::Log;
             }
             if let Some(slot) = slots.first()
                 && let Some(decision) = decision_in(log, slot, decider.token)?
@@ -81,7 +89,7 @@ impl Database {
     pub fn room_to_decide(
         &self,
         decision: &Decision,
-        mut is_settled: impl FnMut(&Path, &Part, bool) -> Result<bool>,
+        mut is_settled: impl FnMut(&Path, &DecisionPart, bool) -> Result<bool>,
     ) -> Result<Option<u64>> {
         let (Some(member), Some(bytes)) = (self.member(), decision.encode()) else { return Ok(None) };
         let slot = member.tail.lock().slot.clone();
@@ -96,7 +104,7 @@ impl Database {
 
     /// Whether a record follows `part`, durable if `flushed`: then no process asks for its
     /// decision. `None`: unknown here.
-    pub fn is_followed(&self, part: &Part, flushed: bool) -> Option<bool> {
+    pub fn is_followed(&self, part: &DecisionPart, flushed: bool) -> Option<bool> {
         let inner = self.inner.lock();
         let member = inner.member.as_ref()?;
         if inner.check().is_err() {
@@ -108,24 +116,24 @@ impl Database {
     }
 }
 
-enum Found {
+enum DecisionLookup {
     /// The log and the position.
     Decision(LogFile, u64, Decision),
     Log,
     Nothing,
 }
 
-fn decision_in(log: LogFile, slot: &Slot, token: u64) -> Result<Option<Found>> {
+fn decision_in(log: LogFile, slot: &Slot, token: u64) -> Result<Option<DecisionLookup>> {
     for sector in log.decisions(slot)? {
         if let Some((decision, _)) = sector.decision.filter(|(decision, _)| decision.token == token) {
-            return Ok(Some(Found::Decision(log, sector.position, decision)));
+            return Ok(Some(DecisionLookup::Decision(log, sector.position, decision)));
         }
     }
     Ok(None)
 }
 
 /// The same for a database that this process does not use.
-pub fn is_over(log: &LogFile, part: &Part) -> Result<bool> {
+pub fn is_over(log: &LogFile, part: &DecisionPart) -> Result<bool> {
     let Some(slot) = log.slots()?.into_iter().next() else { return Ok(false) };
     let over = !slot.live || slot.session != part.session || slot.base_tid >= part.tid;
     if over {

@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use crate::base::error::{Error, Result};
 use crate::base::layout::home as at;
 use crate::base::types::{PageNo, PagePart, Tid};
-use crate::database::{Database, Inner};
-use crate::log::file::{Cursor, Window};
+use crate::database::{Database, DatabaseState};
+use crate::log::file::{LogCursor, Window};
 use crate::log::record::Record;
 use crate::log::slot::Slot;
 use crate::pages::apply;
@@ -28,7 +28,7 @@ const FEW_RECORDS: u64 = 8;
 const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
 
 /// Follows the log; readers see what is visible.
-pub fn catch_up(db: &Database, member: &Member, inner: &mut Inner, reach: Reach) -> Result<()> {
+pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach: Reach) -> Result<()> {
     let words = &member.words;
     let mut tail = member.tail.lock();
     let mut buf = Vec::new();
@@ -106,7 +106,7 @@ fn lost(member: &Member, tid: Tid) -> Error {
 
 /// Follows another process's checkpoint: home is at or above `slot`. False if the records before it
 /// are gone.
-fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner: &mut Inner) -> Result<bool> {
+fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner: &mut DatabaseState) -> Result<bool> {
     let home_tid = slot.base_tid;
     let newest = inner.published.tid;
     if tail.slot.sequence == 0 || newest < home_tid {
@@ -122,11 +122,11 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
         table.lists_since(home_tid);
         drop(table);
         inner.set_state(Arc::new(state));
-        tail.cursor = Cursor::at(&slot);
+        tail.cursor = LogCursor::at(&slot);
     } else if newest == home_tid {
         inner.set_state(inner.published.clone());
         db.table.write().checkpointed(home_tid, inner.published.page_count, inner.readers());
-        tail.cursor = Cursor::at(&slot);
+        tail.cursor = LogCursor::at(&slot);
     } else if tail.slot.ring_bytes != slot.ring_bytes {
         match place_in_ring(member, &slot, newest)? {
             Some(cursor) => tail.cursor = cursor,
@@ -146,8 +146,8 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
 
 /// Finds where `tid` ends in a ring that has grown (rule SlotBeforeReuse); `None` if it is gone.
 /// Both rings begin at one place, so records were found before the slot was known.
-fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<Cursor>> {
-    let mut cursor = Cursor::at(slot);
+fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<LogCursor>> {
+    let mut cursor = LogCursor::at(slot);
     let mut buf = Vec::new();
     while cursor.last_tid < tid {
         let next = member.log.next_record(slot, &cursor, &Window::default(), &mut buf, |next, _| Ok(next))?;
@@ -169,7 +169,7 @@ pub fn apply(
     let before = Tid(record.head.tid.0.saturating_sub(1));
     let mut table = db.table.write();
     let home = |page: PageNo, image: &mut [u8]| read_home(db, member, before, page, slot.page_bytes, image);
-    let source = apply::Source { path: &db.path, log: &member.log, slot, home: &home };
+    let source = apply::RecordSource { path: &db.path, log: &member.log, slot, home: &home };
     let next = apply::apply(&source, &mut table, state, record, readers)?;
     if next.tid != state.tid.next() || next.page_count < state.page_count {
         // One transaction has no record, or pages may come back without one.

@@ -6,37 +6,37 @@ use std::sync::Arc;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::lock_bytes::ATTACH;
 use crate::base::types::Tid;
-use crate::database::{Database, Inner, Live};
+use crate::database::{Database, DatabaseState, LiveDatabase};
 use crate::disk::LockKind;
 use crate::log::file::LogFile;
 use crate::shared::member::Member;
-use crate::sqlite_format::home::Mark;
+use crate::sqlite_format::home::HomeMark;
 
 impl Database {
     /// Another file copied over home poisons every process (rule HomeFitsLog).
-    pub fn check_mark(&self, live: &Live) -> Result<()> {
+    pub fn check_mark(&self, live: &LiveDatabase) -> Result<()> {
         if self.has_mark(live)? { Ok(()) } else { Err(self.overwritten(live, &mut self.inner.lock())) }
     }
 
     /// Whether home has it, and is not behind the log (rule HomeFitsLog).
-    pub fn has_mark(&self, live: &Live) -> Result<bool> {
-        let fits = |mark: Mark| {
+    pub fn has_mark(&self, live: &LiveDatabase) -> Result<bool> {
+        let fits = |mark: HomeMark| {
             mark.session == live.home.mark.session && (mark.tid == Tid(0) || mark.whole >= live.log.slot().base_tid)
         };
         Ok(!live.scheme.facts().checkpoints || self.read_mark()?.is_some_and(fits))
     }
 
-    pub fn overwritten(&self, live: &Live, inner: &mut Inner) -> Error {
+    pub fn overwritten(&self, live: &LiveDatabase, inner: &mut DatabaseState) -> Error {
         if let Some(member) = &inner.member {
             member.words.poison_overwritten();
         }
         inner.poison(Error::Moved(format!(
-            "the file of {} was overwritten while it is in use: it does not carry the mark of this session ({:016x}) any more, or an \
+"the file of {} was overwritten while it is in use: it does not carry the mark of this session ({:016x}) any more, or an \
              older one. Nothing is written to it any more. The transactions since the last checkpoint are in the log {}",
-            self.path.display(),
-            live.home.mark.session,
-            live.log.file().path.display()
-        )))
+self.path.display(),
+live.home.mark.session,
+live.log.file().path.display()
+)))
     }
 
     pub fn is_noted_in(&self, log: &LogFile) -> Result<bool> {

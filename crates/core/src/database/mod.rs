@@ -62,9 +62,9 @@ use crate::log::ring::Log;
 use crate::log::several::Undecided;
 use crate::pages::snapshots::Snapshots;
 use crate::pages::table::{Image, PageTable, Readers};
-use crate::shared::member::{Files, Member};
-use crate::shared::words::Due;
-use crate::sqlite_format::home::{self, Header, Kind, Mark, State};
+use crate::shared::member::{Member, MemberFiles};
+use crate::shared::words::RecoveryDebt;
+use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, HomeMark, State};
 
 /// See above.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,12 +78,12 @@ pub enum Phase {
 pub type AttachHook = Arc<std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>>;
 
 pub struct Plain {
-    first: Header,
+    first: DatabaseHeader,
     bytes: u64,
     state: Arc<State>,
 }
 
-pub struct Inner {
+pub struct DatabaseState {
     pub phase: Phase,
     /// The newest visible state (rule SeenWhenDurable). Group and shared words have only its TID,
     /// and learn of it after the readers.
@@ -119,7 +119,7 @@ pub struct Inner {
     pub pace: pace::Pace,
 }
 
-impl Inner {
+impl DatabaseState {
     pub fn snapshot_count(&self) -> usize {
         self.snapshots.count()
     }
@@ -137,7 +137,7 @@ impl Inner {
     }
 
     pub fn note_plain(&mut self, first: &[u8], bytes: u64) {
-        let first = Header::try_from(first).ok().filter(|_| self.latest.kind == Kind::Database);
+        let first = DatabaseHeader::try_from(first).ok().filter(|_| self.latest.kind == FileKind::Database);
         self.plain = first.map(|first| Plain { first, bytes, state: self.latest.clone() });
     }
 
@@ -204,7 +204,7 @@ impl Inner {
 }
 
 /// Used only by the holder of the writer's place.
-pub struct Live {
+pub struct LiveDatabase {
     pub log: Log,
     pub home: HomeFile,
     /// TID of the slot's state, or of one placed since.
@@ -219,19 +219,19 @@ pub struct Live {
     pub emptied_at: u64,
     pub sweep: Option<Sweep>,
     /// Work that recovery postponed; among several processes, the words hold it.
-    pub due: Due,
+    pub due: RecoveryDebt,
     pub looked_at: Option<Instant>,
     /// When a commit asked last whether the log was removed.
     pub asked_at: Option<Instant>,
 }
 
-impl Live {
-    pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> Live {
+impl LiveDatabase {
+    pub fn new(log: Log, home: HomeFile, home_tid: Tid, scheme: Arc<dyn Scheme>, stats: &Stats) -> LiveDatabase {
         let (encoder, kept) = (Encoder::default(), ImageFile::default());
         let emptied_at = stats.flushes.load(Ordering::Relaxed);
-        let (first_page, due) = (None, Due::default());
+        let (first_page, due) = (None, RecoveryDebt::default());
         let looked_at = Some(Instant::now());
-        Live {
+        LiveDatabase {
             log,
             home,
             home_tid,
@@ -250,7 +250,7 @@ impl Live {
 
 #[derive(Clone, Copy, Debug)]
 pub struct HomeFile {
-    pub mark: Mark,
+    pub mark: HomeMark,
     /// Bytes.
     pub bytes: u64,
     /// Bytes.
@@ -283,12 +283,12 @@ pub struct Database {
     pub(crate) epoch: AtomicU64,
     /// `PRAGMA synchronous=EXTRA`.
     pub(crate) flushes_close: AtomicBool,
-    pub(crate) inner: Mutex<Inner>,
+    pub(crate) inner: Mutex<DatabaseState>,
     /// A copy of the option, asked several times in a transaction.
     pub(crate) psow: AtomicBool,
     /// The same.
     pub(crate) stream_bytes: AtomicU64,
-    pub(crate) writer: parking_lot::Mutex<Option<Live>>,
+    pub(crate) writer: parking_lot::Mutex<Option<LiveDatabase>>,
     /// Bytes of home for which no write-back was requested.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
     /// The last record in the log, until its decision. Its writer keeps the writer's place (rule
@@ -335,7 +335,7 @@ impl Database {
             flushes_close: AtomicBool::new(false),
             psow: AtomicBool::new(options.psow),
             stream_bytes: AtomicU64::new(options.stream_bytes),
-            inner: Mutex::new(Inner {
+            inner: Mutex::new(DatabaseState {
                 phase: Phase::Unmarked,
                 latest: empty.clone(),
                 published: empty,
@@ -384,8 +384,8 @@ impl Database {
         keeps(Case::SeenByAllAtOnce) || !self.table.read().has_layer()
     }
 
-    pub fn files(&self) -> Files {
-        Files { disk: self.disk.clone(), home: self.home.clone(), read_only: self.read_only }
+    pub fn files(&self) -> MemberFiles {
+        MemberFiles { disk: self.disk.clone(), home: self.home.clone(), read_only: self.read_only }
     }
 
     pub fn scheme(&self) -> Arc<dyn Scheme> {
@@ -402,7 +402,7 @@ impl Database {
     }
 
     /// The scheme changes only while the database is not live.
-    pub fn set_options(&self, inner: &mut Inner, options: Options) {
+    pub fn set_options(&self, inner: &mut DatabaseState, options: Options) {
         if options.bundle.scheme != inner.options.bundle.scheme {
             debug_assert!(inner.phase != Phase::Live, "a live log keeps its scheme");
             *self.scheme.lock() = (self.schemes)(options.bundle.scheme);
@@ -412,10 +412,10 @@ impl Database {
         inner.options = Arc::new(options);
     }
 
-    pub fn begin(&self, inner: &Inner, log: Log, home: HomeFile, home_tid: Tid) -> Live {
+    pub fn begin(&self, inner: &DatabaseState, log: Log, home: HomeFile, home_tid: Tid) -> LiveDatabase {
         let scheme = (self.schemes)(inner.options.bundle.scheme);
         *self.scheme.lock() = scheme.clone();
-        Live::new(log, home, home_tid, scheme, &self.stats)
+        LiveDatabase::new(log, home, home_tid, scheme, &self.stats)
     }
 
     /// Whether it is home, or a file of the scheme that may have its name.
@@ -448,13 +448,13 @@ impl Database {
     }
 
     /// The length is home's; fewer bytes come if it is shorter.
-    pub fn read_first<'a>(&self, first: &'a mut home::Header) -> Result<(&'a [u8], u64)> {
+    pub fn read_first<'a>(&self, first: &'a mut home::DatabaseHeader) -> Result<(&'a [u8], u64)> {
         let first = read_part(&*self.home, first, 0).context(|| self.what("cannot read"))?;
         let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
         Ok((first, bytes))
     }
 
-    pub fn read_mark(&self) -> Result<Option<Mark>> {
+    pub fn read_mark(&self) -> Result<Option<HomeMark>> {
         let mut first = [0; at::HEADER_BYTES];
         let first = read_part(&*self.home, &mut first, 0).context(|| self.what("cannot read"))?;
         Ok(home::mark(first))
@@ -466,7 +466,7 @@ impl Database {
     }
 
     /// Writes durably. One sector holds the bytes, so they are whole or as before.
-    pub fn write_header(&self, header: &home::Header) -> Result<()> {
+    pub fn write_header(&self, header: &home::DatabaseHeader) -> Result<()> {
         self.home.write_at(header, 0).context(|| self.what("cannot write the header of"))?;
         self.sync_home()
     }

@@ -4,26 +4,26 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Database, Inner, Phase, follow};
+use super::{Database, DatabaseState, Phase, follow};
 use crate::base::error::{Error, Result};
 use crate::base::rules::{Case, keeps};
 use crate::disk::stats::Stats;
 use crate::shared::member::Member;
 use crate::shared::tail::Reach;
-use crate::sqlite_format::home::{Kind, State};
+use crate::sqlite_format::home::{FileKind, State};
 
 impl Database {
     /// Pins for a reader.
-    pub fn pin(&self, inner: &mut Inner) -> Result<Arc<State>> {
+    pub fn pin(&self, inner: &mut DatabaseState) -> Result<Arc<State>> {
         self.pin_newest(inner, Reach::Visible)
     }
 
     /// Pins for the holder of the writer's place.
-    pub fn pin_published(&self, inner: &mut Inner) -> Result<Arc<State>> {
+    pub fn pin_published(&self, inner: &mut DatabaseState) -> Result<Arc<State>> {
         self.pin_newest(inner, Reach::Written)
     }
 
-    pub fn pin_newest(&self, inner: &mut Inner, reach: Reach) -> Result<Arc<State>> {
+    pub fn pin_newest(&self, inner: &mut DatabaseState, reach: Reach) -> Result<Arc<State>> {
         let state = match (inner.member.clone(), reach) {
             (Some(member), _) => self.pin_shared(&member, inner, reach)?,
             (None, Reach::Visible) => inner.latest.clone(),
@@ -33,7 +33,7 @@ impl Database {
     }
 
     /// Its images exist still: this process has the writer's place.
-    pub fn pin_state(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
+    pub fn pin_state(&self, inner: &mut DatabaseState, state: Arc<State>) -> Arc<State> {
         if let Some(member) = inner.member.as_ref().filter(|_| !inner.snapshots.has(state.tid)) {
             member.announce_unseen(state.tid);
         }
@@ -41,7 +41,7 @@ impl Database {
     }
 
     /// `Busy`: others' checkpoints overtake it again and again.
-    pub fn pin_shared(&self, member: &Member, inner: &mut Inner, reach: Reach) -> Result<Arc<State>> {
+    pub fn pin_shared(&self, member: &Member, inner: &mut DatabaseState, reach: Reach) -> Result<Arc<State>> {
         for _ in 0..1000 {
             let words = &member.words;
             inner.advance();
@@ -66,16 +66,16 @@ impl Database {
         Err(Error::Busy("other processes bring pages home faster than this one can follow".into()))
     }
 
-    fn count_pin(&self, inner: &mut Inner, state: Arc<State>) -> Arc<State> {
+    fn count_pin(&self, inner: &mut DatabaseState, state: Arc<State>) -> Arc<State> {
         // A file that is no database has no known size.
-        let pages = if state.kind == Kind::Foreign { u32::MAX } else { state.page_count };
+        let pages = if state.kind == FileKind::Foreign { u32::MAX } else { state.page_count };
         inner.snapshots.pin(state.tid, pages);
         inner.was_used = true;
         Stats::add(&self.stats.snapshots, 1);
         state
     }
 
-    pub fn unpin(&self, inner: &mut Inner, state: &State) -> Result<()> {
+    pub fn unpin(&self, inner: &mut DatabaseState, state: &State) -> Result<()> {
         self.stats.snapshots.fetch_sub(1, Ordering::Relaxed);
         if inner.snapshots.unpin(state.tid) {
             if let Some(member) = &inner.member {

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::base::types::{LogOffset, PageNo};
-use crate::log::file::Cursor;
+use crate::log::file::LogCursor;
 use crate::sqlite_format::home::State;
 
 pub struct Sweep {
-    pub to: Cursor,
+    pub to: LogCursor,
     pub state: Arc<State>,
     /// Those with an image newer than home, in order.
     pub pages: Vec<PageNo>,
@@ -21,11 +21,11 @@ pub struct Sweep {
     /// Free part of the ring when it began.
     pub free_bytes: u64,
     pub flushed: bool,
-    pub then: Then,
+    pub then: AfterSweep,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum AfterSweep {
     Slot,
     /// The full ring grows with a whole checkpoint, to which little is left.
     Nothing,

@@ -43,7 +43,7 @@ pub const SOON: Duration = Duration::from_micros(50);
 const AWAY: Duration = Duration::from_micros(250);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Claim {
+pub enum TurnClaim {
     Firm,
     /// Another may have it after so long.
     Tentative(Duration),
@@ -56,12 +56,12 @@ const KEEPS: Duration = Duration::from_millis(5);
 pub struct Patience {
     pub all: Duration,
     /// The limit for one holder.
-    pub kept: Option<Kept>,
+    pub kept: Option<HoldLimits>,
 }
 
 /// The limit for one holder, unless it was idle for [`KEEPS`].
 #[derive(Clone, Copy, Debug)]
-pub struct Kept {
+pub struct HoldLimits {
     pub held: Duration,
     /// It is inside of onewrite, and so not for long.
     pub inside: Duration,
@@ -85,7 +85,7 @@ struct Holder {
     connection: ConnectionId,
     thread: ThreadId,
     task: Task,
-    claim: Claim,
+    claim: TurnClaim,
     ticket: Ticket,
     turn: u64,
     /// When it got the place and went on.
@@ -95,17 +95,17 @@ struct Holder {
 
 impl Holder {
     fn is_tentative(&self) -> bool {
-        self.claim != Claim::Firm
+        self.claim != TurnClaim::Firm
     }
 
     /// A firm holder that is not waited for.
-    fn keeps(&self, kept: Kept, idle: Duration, inside: bool) -> bool {
+    fn keeps(&self, kept: HoldLimits, idle: Duration, inside: bool) -> bool {
         let held = self.since.elapsed();
         !self.is_tentative() && if inside { held >= kept.inside } else { idle >= KEEPS || held >= kept.held }
     }
 }
 
-struct Waiter {
+struct TurnWaiter {
     holder: Holder,
     /// The place was handed over, or is free if no other thread was faster.
     called: Event,
@@ -134,20 +134,20 @@ enum Look {
 }
 
 #[derive(Clone, Copy)]
-struct Run {
+struct RepeatedTurns {
     connection: ConnectionId,
     thread: ThreadId,
     kept_until: Instant,
 }
 
 #[derive(Default)]
-struct Inner {
+struct QueueState {
     holder: Option<Holder>,
-    waiting: VecDeque<Arc<Waiter>>,
+    waiting: VecDeque<Arc<TurnWaiter>>,
     /// The last hand-over, or when the first one began to wait.
     handed_over: Option<Instant>,
     /// Owner of the slice, if it comes again soon.
-    run: Option<Run>,
+    run: Option<RepeatedTurns>,
     turns: u64,
     tickets: u64,
     watch: Option<(u64, Watch)>,
@@ -157,7 +157,7 @@ struct Inner {
     usual: Duration,
 }
 
-impl Inner {
+impl QueueState {
     fn take(&mut self, me: Holder, now: Instant) {
         self.run = self.run.filter(|run| run.connection == me.connection);
         self.turns += 1;
@@ -182,12 +182,12 @@ impl Inner {
     }
 
     fn is_kept_from(&self, me: &Holder, now: Instant) -> bool {
-        let is_others = |run: Run| run.connection != me.connection && run.thread != me.thread;
+        let is_others = |run: RepeatedTurns| run.connection != me.connection && run.thread != me.thread;
         self.run.is_some_and(|run| is_others(run) && now < run.kept_until)
     }
 
     /// Without the place, the waiter may be called again.
-    fn look(&mut self, waiter: &Arc<Waiter>) -> Look {
+    fn look(&mut self, waiter: &Arc<TurnWaiter>) -> Look {
         let now = Instant::now();
         let at = self.waiting.iter().position(|w| Arc::ptr_eq(w, waiter));
         match (&self.holder, at) {
@@ -225,14 +225,14 @@ impl Inner {
     }
 
     /// Returns the waiter to call.
-    fn leave(&mut self, at: usize) -> Option<Arc<Waiter>> {
+    fn leave(&mut self, at: usize) -> Option<Arc<TurnWaiter>> {
         self.waiting.remove(at);
         let next = self.waiting.front().filter(|_| self.holder.is_none())?;
         (!next.is_called.swap(true, Relaxed)).then(|| next.clone())
     }
 
     /// Returns the waiter to call.
-    fn hand_over(&mut self, now: Instant) -> Option<Arc<Waiter>> {
+    fn hand_over(&mut self, now: Instant) -> Option<Arc<TurnWaiter>> {
         (self.holder, self.run) = (None, None);
         self.handed_over = Some(now);
         let next = self.waiting.pop_front()?;
@@ -241,7 +241,7 @@ impl Inner {
     }
 
     /// Returns the waiter to call. `comes_again`: soon, and finds the place as it was.
-    fn let_go(&mut self, by: &Holder, now: Instant, comes_again: bool) -> Option<Arc<Waiter>> {
+    fn let_go(&mut self, by: &Holder, now: Instant, comes_again: bool) -> Option<Arc<TurnWaiter>> {
         (self.holder, self.run) = (None, None);
         let first = self.waiting.front()?;
         let quarters = self.quarters(now);
@@ -251,7 +251,7 @@ impl Inner {
             return self.hand_over(now);
         }
         if comes_again {
-            self.run = Some(Run { connection: by.connection, thread: by.thread, kept_until: now + SOON });
+            self.run = Some(RepeatedTurns { connection: by.connection, thread: by.thread, kept_until: now + SOON });
             if first.is_alert.load(Relaxed) && quarters < 4 {
                 return None;
             }
@@ -265,14 +265,14 @@ impl Inner {
 
 #[derive(Default)]
 pub struct WriterQueue {
-    inner: Mutex<Inner>,
+    inner: Mutex<QueueState>,
     /// The connection is not idle while inside of onewrite; 0: none.
     inside: AtomicU64,
 }
 
 impl WriterQueue {
     /// False if not within `patience`. A firm request makes a tentative place firm.
-    pub fn acquire(&self, connection: ConnectionId, claim: Claim, patience: impl Into<Patience>) -> bool {
+    pub fn acquire(&self, connection: ConnectionId, claim: TurnClaim, patience: impl Into<Patience>) -> bool {
         self.acquire_with(connection, claim, patience, &mut None)
     }
 
@@ -280,7 +280,7 @@ impl WriterQueue {
     pub fn acquire_with(
         &self,
         connection: ConnectionId,
-        claim: Claim,
+        claim: TurnClaim,
         patience: impl Into<Patience>,
         ticket: &mut Option<Ticket>,
     ) -> bool {
@@ -330,7 +330,7 @@ impl WriterQueue {
             // A spinning thread would keep the holder off its processor.
             let is_in_the_way = processor.is_some() && inner.holder.is_some_and(|h| h.processor == processor);
             let spins = inner.usual < 2 * SPIN && inner.run.is_none() && !others_spin && !is_in_the_way;
-            let waiter = Arc::new(Waiter {
+            let waiter = Arc::new(TurnWaiter {
                 holder: me,
                 called: Event::new(),
                 is_called: AtomicBool::new(false),
@@ -352,7 +352,7 @@ impl WriterQueue {
         got
     }
 
-    fn spin(&self, waiter: &Arc<Waiter>, spin: Duration) -> bool {
+    fn spin(&self, waiter: &Arc<TurnWaiter>, spin: Duration) -> bool {
         let begun = Instant::now();
         let mut left = spin;
         while !left.is_zero() && waiter.called.spin(left) {
@@ -365,12 +365,12 @@ impl WriterQueue {
         false
     }
 
-    fn look(&self, waiter: &Arc<Waiter>) -> Look {
+    fn look(&self, waiter: &Arc<TurnWaiter>) -> Look {
         self.inner.lock().look(waiter)
     }
 
     /// Time counts nap by nap: a stopped process has not waited meanwhile.
-    fn wait(&self, waiter: &Arc<Waiter>, patience: Patience) -> bool {
+    fn wait(&self, waiter: &Arc<TurnWaiter>, patience: Patience) -> bool {
         let mut nap = Duration::ZERO;
         let mut waited = Duration::ZERO;
         let mut seen = (0, Duration::ZERO);
@@ -390,12 +390,7 @@ impl WriterQueue {
                 }
                 Look::Nap | Look::Spin | Look::Sleep => {}
             }
-            let first = self.is_first(waiter);
-            nap = match nap.is_zero() {
-                true if first => LOOK.0,
-                true => LOOK.1,
-                false => LOOK.1.min(2 * nap),
-            };
+            nap = next_nap(nap, self.is_first(waiter));
             let this_nap =
                 nap.min(patience.all.saturating_sub(waited)).min(patience.kept.map_or(nap, |kept| kept.held));
             let begun = Instant::now();
@@ -423,10 +418,10 @@ impl WriterQueue {
                 }
                 let unchanged = waited - seen.1;
                 may_have = match h.claim {
-                    Claim::Tentative(grace) => (!inside && idle >= grace) || (over && h.since.elapsed() >= STARVED),
-                    Claim::Firm => false,
+                    TurnClaim::Tentative(grace) => (!inside && idle >= grace) || (over && h.since.elapsed() >= STARVED),
+                    TurnClaim::Firm => false,
                 };
-                let waited_for_tentative = |kept: Kept| h.is_tentative() && unchanged >= kept.held;
+                let waited_for_tentative = |kept: HoldLimits| h.is_tentative() && unchanged >= kept.held;
                 gives_up |= patience.kept.is_some_and(|kept| waited_for_tentative(kept) || h.keeps(kept, idle, inside));
             }
             if at == 0 && may_have {
@@ -444,11 +439,11 @@ impl WriterQueue {
         }
     }
 
-    fn is_first(&self, waiter: &Arc<Waiter>) -> bool {
+    fn is_first(&self, waiter: &Arc<TurnWaiter>) -> bool {
         self.inner.lock().waiting.front().is_some_and(|w| Arc::ptr_eq(w, waiter))
     }
 
-    fn watch(&self, waiter: &Arc<Waiter>, nap: Duration) {
+    fn watch(&self, waiter: &Arc<TurnWaiter>, nap: Duration) {
         let (holder, watch) = {
             let mut inner = self.inner.lock();
             let Some(holder) = inner.holder else { return };
@@ -489,7 +484,7 @@ impl WriterQueue {
     pub fn doubt(&self, connection: ConnectionId, grace: Duration) {
         let mut inner = self.inner.lock();
         if let Some(h) = inner.holder.as_mut().filter(|h| h.connection == connection && h.is_tentative()) {
-            h.claim = Claim::Tentative(grace);
+            h.claim = TurnClaim::Tentative(grace);
         }
     }
 
@@ -538,5 +533,14 @@ impl WriterQueue {
             next.called.set();
         }
         released
+    }
+}
+
+/// How long a waiter sleeps after `nap`, before it looks again.
+fn next_nap(nap: Duration, is_first: bool) -> Duration {
+    match nap.is_zero() {
+        true if is_first => LOOK.0,
+        true => LOOK.1,
+        false => LOOK.1.min(2 * nap),
     }
 }

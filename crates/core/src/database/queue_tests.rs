@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::database::queue::{Claim, ConnectionId, Kept, Patience, SOON, WriterQueue};
+use crate::database::queue::{ConnectionId, HoldLimits, Patience, SOON, TurnClaim, WriterQueue};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const GRACE: Duration = Duration::from_millis(2);
@@ -12,24 +12,24 @@ const LONG: Duration = Duration::from_secs(60);
 #[test]
 fn one_thread_cannot_wait_for_itself() {
     let q = WriterQueue::default();
-    assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
-    assert!(!q.acquire(ConnectionId(2), Claim::Firm, LONG));
+    assert!(q.acquire(ConnectionId(1), TurnClaim::Firm, LONG));
+    assert!(!q.acquire(ConnectionId(2), TurnClaim::Firm, LONG));
     q.release(ConnectionId(2));
     assert!(q.holds(ConnectionId(1)));
     q.release(ConnectionId(1));
-    assert!(q.acquire(ConnectionId(2), Claim::Firm, LONG));
+    assert!(q.acquire(ConnectionId(2), TurnClaim::Firm, LONG));
 }
 
 #[test]
 fn a_tentative_place_is_lost_to_a_waiter_and_not_a_firm_one() {
     let q = WriterQueue::default();
-    assert!(q.acquire(ConnectionId(1), Claim::Tentative(GRACE), LONG));
+    assert!(q.acquire(ConnectionId(1), TurnClaim::Tentative(GRACE), LONG));
     std::thread::scope(|s| {
-        s.spawn(|| assert!(q.acquire(ConnectionId(2), Claim::Firm, LONG)));
+        s.spawn(|| assert!(q.acquire(ConnectionId(2), TurnClaim::Firm, LONG)));
     });
     assert!(q.holds(ConnectionId(2)));
     std::thread::scope(|s| {
-        s.spawn(|| assert!(!q.acquire(ConnectionId(3), Claim::Firm, 5 * GRACE)));
+        s.spawn(|| assert!(!q.acquire(ConnectionId(3), TurnClaim::Firm, 5 * GRACE)));
     });
     assert!(q.holds(ConnectionId(2)));
 }
@@ -37,18 +37,18 @@ fn a_tentative_place_is_lost_to_a_waiter_and_not_a_firm_one() {
 #[test]
 fn a_tentative_holder_is_left_alone_for_its_grace_however_long_others_have_waited() {
     let q = WriterQueue::default();
-    assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+    assert!(q.acquire(ConnectionId(1), TurnClaim::Firm, LONG));
     std::thread::scope(|s| {
         s.spawn(|| {
-            assert!(q.acquire(ConnectionId(2), Claim::Tentative(LONG), LONG));
+            assert!(q.acquire(ConnectionId(2), TurnClaim::Tentative(LONG), LONG));
             std::thread::sleep(20 * GRACE);
-            assert!(q.acquire(ConnectionId(2), Claim::Firm, Duration::ZERO), "nobody has taken it");
+            assert!(q.acquire(ConnectionId(2), TurnClaim::Firm, Duration::ZERO), "nobody has taken it");
             q.release(ConnectionId(2));
         });
         while !q.has_waiters(1) {
             std::thread::yield_now();
         }
-        s.spawn(|| assert!(q.acquire(ConnectionId(3), Claim::Firm, LONG)));
+        s.spawn(|| assert!(q.acquire(ConnectionId(3), TurnClaim::Firm, LONG)));
         while !q.has_waiters(2) {
             std::thread::yield_now();
         }
@@ -61,9 +61,9 @@ fn a_tentative_holder_is_left_alone_for_its_grace_however_long_others_have_waite
 #[test]
 fn a_holder_that_reads_loses_a_long_grace() {
     let q = WriterQueue::default();
-    assert!(q.acquire(ConnectionId(1), Claim::Tentative(LONG), LONG));
+    assert!(q.acquire(ConnectionId(1), TurnClaim::Tentative(LONG), LONG));
     std::thread::scope(|s| {
-        let waiter = s.spawn(|| q.acquire(ConnectionId(2), Claim::Firm, LONG));
+        let waiter = s.spawn(|| q.acquire(ConnectionId(2), TurnClaim::Firm, LONG));
         while !q.has_waiters(1) {
             std::thread::yield_now();
         }
@@ -79,10 +79,10 @@ fn a_tentative_holder_that_waits_inside_keeps_the_place() {
     let done = AtomicU64::new(0);
     std::thread::scope(|s| {
         let (q, done) = (&q, &done);
-        assert!(q.acquire(ConnectionId(1), Claim::Tentative(Duration::ZERO), LONG));
+        assert!(q.acquire(ConnectionId(1), TurnClaim::Tentative(Duration::ZERO), LONG));
         q.set_inside(ConnectionId(1), true);
         s.spawn(move || {
-            assert!(q.acquire(ConnectionId(2), Claim::Firm, LONG));
+            assert!(q.acquire(ConnectionId(2), TurnClaim::Firm, LONG));
             assert_eq!(done.load(Ordering::SeqCst), 1);
             q.release(ConnectionId(2));
         });
@@ -99,13 +99,13 @@ fn a_tentative_holder_that_waits_inside_keeps_the_place() {
 fn patience_with_a_turn_is_not_patience_with_all_of_them() {
     let q = WriterQueue::default();
     let turn = Duration::from_secs(1);
-    let patience = Patience { all: LONG, kept: Some(Kept { held: turn, inside: turn }) };
+    let patience = Patience { all: LONG, kept: Some(HoldLimits { held: turn, inside: turn }) };
     std::thread::scope(|s| {
         let (q, (taken, is_taken)) = (&q, std::sync::mpsc::channel());
         for n in 0..12 {
             let taken = taken.clone();
             s.spawn(move || {
-                assert!(q.acquire(ConnectionId(n), Claim::Firm, LONG));
+                assert!(q.acquire(ConnectionId(n), TurnClaim::Firm, LONG));
                 // As if waiting for the disk.
                 q.set_inside(ConnectionId(n), true);
                 taken.send(()).unwrap();
@@ -117,39 +117,39 @@ fn patience_with_a_turn_is_not_patience_with_all_of_them() {
         while !q.has_waiters(11) {
             std::thread::yield_now();
         }
-        assert!(q.acquire(ConnectionId(20), Claim::Firm, patience));
+        assert!(q.acquire(ConnectionId(20), TurnClaim::Firm, patience));
     });
     std::thread::scope(|s| {
-        s.spawn(|| assert!(!q.acquire(ConnectionId(21), Claim::Firm, patience)));
+        s.spawn(|| assert!(!q.acquire(ConnectionId(21), TurnClaim::Firm, patience)));
     });
 }
 
 #[test]
 fn whoever_merely_keeps_the_place_is_not_waited_for() {
     let q = WriterQueue::default();
-    let patience = Patience { all: LONG, kept: Some(Kept { held: LONG, inside: LONG }) };
-    assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+    let patience = Patience { all: LONG, kept: Some(HoldLimits { held: LONG, inside: LONG }) };
+    assert!(q.acquire(ConnectionId(1), TurnClaim::Firm, LONG));
     std::thread::scope(|s| {
-        s.spawn(|| assert!(!q.acquire(ConnectionId(2), Claim::Firm, patience), "this thread is idle"));
+        s.spawn(|| assert!(!q.acquire(ConnectionId(2), TurnClaim::Firm, patience), "this thread is idle"));
     });
     std::thread::scope(|s| {
-        let patience = Patience { all: LONG, kept: Some(Kept { held: Duration::ZERO, inside: LONG }) };
+        let patience = Patience { all: LONG, kept: Some(HoldLimits { held: Duration::ZERO, inside: LONG }) };
         let q = &q;
-        s.spawn(move || assert!(!q.acquire(ConnectionId(2), Claim::Firm, patience)));
+        s.spawn(move || assert!(!q.acquire(ConnectionId(2), TurnClaim::Firm, patience)));
     });
 }
 
 #[test]
 fn a_ticket_keeps_the_turn_and_the_place_waits_for_nobody_that_is_away() {
     let q = WriterQueue::default();
-    let none = Patience { all: LONG, kept: Some(Kept { held: Duration::ZERO, inside: LONG }) };
+    let none = Patience { all: LONG, kept: Some(HoldLimits { held: Duration::ZERO, inside: LONG }) };
     let order = std::sync::Mutex::new(Vec::new());
     let mut ticket = None;
-    assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+    assert!(q.acquire(ConnectionId(1), TurnClaim::Firm, LONG));
     std::thread::scope(|s| {
         let (q, order) = (&q, &order);
         let wait = |n: u64, mut ticket: Option<_>| {
-            assert!(q.acquire_with(ConnectionId(n), Claim::Firm, LONG, &mut ticket));
+            assert!(q.acquire_with(ConnectionId(n), TurnClaim::Firm, LONG, &mut ticket));
             order.lock().unwrap().push(n);
             q.release(ConnectionId(n));
         };
@@ -157,7 +157,7 @@ fn a_ticket_keeps_the_turn_and_the_place_waits_for_nobody_that_is_away() {
         ticket = s
             .spawn(move || {
                 let mut ticket = None;
-                assert!(!q.acquire_with(ConnectionId(2), Claim::Firm, none, &mut ticket));
+                assert!(!q.acquire_with(ConnectionId(2), TurnClaim::Firm, none, &mut ticket));
                 ticket
             })
             .join()
@@ -174,14 +174,14 @@ fn a_ticket_keeps_the_turn_and_the_place_waits_for_nobody_that_is_away() {
         q.release(ConnectionId(1));
     });
     assert_eq!(*order.lock().unwrap(), [2, 3]);
-    assert!(q.acquire(ConnectionId(4), Claim::Firm, Duration::ZERO));
+    assert!(q.acquire(ConnectionId(4), TurnClaim::Firm, Duration::ZERO));
 }
 
 fn beside_one_that_waits<T>(q: &WriterQueue, f: impl FnOnce() -> T) -> T {
-    assert!(q.acquire(ConnectionId(1), Claim::Firm, LONG));
+    assert!(q.acquire(ConnectionId(1), TurnClaim::Firm, LONG));
     std::thread::scope(|s| {
         s.spawn(|| {
-            assert!(q.acquire(ConnectionId(2), Claim::Firm, LONG));
+            assert!(q.acquire(ConnectionId(2), TurnClaim::Firm, LONG));
             q.release(ConnectionId(2));
         });
         while !q.has_waiters(1) {
@@ -197,7 +197,7 @@ fn whoever_runs_may_have_the_place_before_one_that_has_to_wake_up() {
     let faster = || {
         beside_one_that_waits(&q, || {
             q.release(ConnectionId(1));
-            let taken = q.acquire(ConnectionId(1), Claim::Firm, Duration::ZERO);
+            let taken = q.acquire(ConnectionId(1), TurnClaim::Firm, Duration::ZERO);
             q.release(ConnectionId(1));
             taken
         })
@@ -215,7 +215,7 @@ fn the_place_is_kept_for_one_that_comes_again_soon() {
         beside_one_that_waits(&q, || {
             q.release_for(ConnectionId(1), true);
             std::thread::sleep(SOON / 4);
-            let again = q.acquire(ConnectionId(1), Claim::Firm, Duration::ZERO);
+            let again = q.acquire(ConnectionId(1), TurnClaim::Firm, Duration::ZERO);
             q.release(ConnectionId(1));
             again
         })
@@ -232,7 +232,7 @@ fn a_place_that_is_kept_for_one_that_does_not_come_goes_to_the_next() {
             q.release_for(ConnectionId(1), true);
             std::thread::scope(|s| {
                 s.spawn(|| {
-                    assert!(q.acquire(ConnectionId(3), Claim::Firm, LONG));
+                    assert!(q.acquire(ConnectionId(3), TurnClaim::Firm, LONG));
                     q.release_for(ConnectionId(3), true);
                 });
             });
@@ -250,7 +250,7 @@ fn one_that_comes_again_and_again_keeps_nobody_waiting_for_long() {
             while q.has_waiters(1) {
                 assert!(begun.elapsed() < Duration::from_secs(10), "it starves");
                 q.release_for(ConnectionId(1), true);
-                if !q.acquire(ConnectionId(1), Claim::Firm, Duration::ZERO) {
+                if !q.acquire(ConnectionId(1), TurnClaim::Firm, Duration::ZERO) {
                     break;
                 }
             }
@@ -268,7 +268,7 @@ fn one_that_waits_has_the_place_before_long_whoever_else_comes() {
             while q.has_waiters(1) {
                 assert!(begun.elapsed() < Duration::from_secs(10), "it starves");
                 q.release(ConnectionId(1));
-                if !q.acquire(ConnectionId(1), Claim::Firm, Duration::ZERO) {
+                if !q.acquire(ConnectionId(1), TurnClaim::Firm, Duration::ZERO) {
                     break;
                 }
             }
@@ -288,10 +288,10 @@ fn everybody_gets_a_turn_and_nobody_two_at_once() {
                 for _ in 0..200 {
                     assert!(q.acquire(
                         ConnectionId(t),
-                        if t % 2 == 0 { Claim::Tentative(GRACE) } else { Claim::Firm },
+                        if t % 2 == 0 { TurnClaim::Tentative(GRACE) } else { TurnClaim::Firm },
                         LONG
                     ));
-                    if q.acquire(ConnectionId(t), Claim::Firm, LONG) {
+                    if q.acquire(ConnectionId(t), TurnClaim::Firm, LONG) {
                         assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
                         assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
                     }

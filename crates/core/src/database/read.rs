@@ -10,11 +10,11 @@ use crate::base::types::{PageNo, PagePart, Tid};
 use crate::database::Database;
 use crate::database::follow;
 use crate::pages::ahead::ReadAhead;
-use crate::pages::chains::Chain;
-use crate::pages::table::{Image, Place};
+use crate::pages::chains::ChangeChain;
+use crate::pages::table::{Image, ImageLocation};
 use crate::shared::member::Member;
 use crate::shared::tail::Reach;
-use crate::sqlite_format::home::{Kind, State};
+use crate::sqlite_format::home::{FileKind, State};
 
 struct Epochs {
     ours: u64,
@@ -39,13 +39,13 @@ impl Theirs {
     }
 }
 
-struct Found {
-    place: Place,
+struct PageLookup {
+    place: ImageLocation,
     epochs: Epochs,
 }
 
 impl Database {
-    fn look_up(&self, page: PageNo, tid: Tid) -> Found {
+    fn look_up(&self, page: PageNo, tid: Tid) -> PageLookup {
         let ours = self.epoch.load(Ordering::SeqCst);
         let table = self.table.read();
         // Before the look-up: else another process could overwrite home unseen. Once a newer slot
@@ -53,14 +53,14 @@ impl Database {
         let others = table.member.as_ref().map(|m| (m.words.epoch(), m.generation.load(Ordering::SeqCst)));
         let place = table.find(page, tid);
         let theirs = others.and_then(|(epoch, sequence)| match place {
-            Place::Home | Place::Unmade(_) => Some(Theirs::Epoch(epoch)),
-            Place::Log(..) => Some(Theirs::Slot(sequence)),
-            Place::Memory(_) | Place::Kept(..) => None,
+            ImageLocation::Home | ImageLocation::Unmade(_) => Some(Theirs::Epoch(epoch)),
+            ImageLocation::Log(..) => Some(Theirs::Slot(sequence)),
+            ImageLocation::Memory(_) | ImageLocation::Kept(..) => None,
         });
-        Found { place, epochs: Epochs { ours, others: table.member.clone().zip(theirs) } }
+        PageLookup { place, epochs: Epochs { ours, others: table.member.clone().zip(theirs) } }
     }
 
-    fn look_again(&self, found: &Found, page: PageNo, tid: Tid) -> Result<Found> {
+    fn look_again(&self, found: &PageLookup, page: PageNo, tid: Tid) -> Result<PageLookup> {
         if let Some((member, Theirs::Slot(_))) = &found.epochs.others {
             // Home, or the images kept of it, has the page now.
             follow::catch_up(self, member, &mut self.inner.lock(), Reach::Visible)?;
@@ -87,7 +87,7 @@ impl Database {
     /// The page is within `state`. True: from home.
     pub fn read_page(&self, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<bool> {
         if page == PageNo::HEADER
-            && state.kind != Kind::Foreign
+            && state.kind != FileKind::Foreign
             && let Some(from) = state.header.get(in_page..in_page + buf.len())
         {
             // SQLite asks for it in every transaction.
@@ -100,7 +100,7 @@ impl Database {
     /// True: from home.
     fn read_found(
         &self,
-        mut found: Found,
+        mut found: PageLookup,
         state: &State,
         page: PageNo,
         in_page: usize,
@@ -111,17 +111,17 @@ impl Database {
             let mut made = None;
             let member = found.epochs.others.as_ref().map(|(member, _)| &**member);
             let read = match &found.place {
-                Place::Memory(image) => {
+                ImageLocation::Memory(image) => {
                     let from = image.get(in_page..in_page + buf.len()).unwrap_or_default();
                     if from.len() == buf.len() {
                         buf.copy_from_slice(from);
                     }
                     from.len()
                 }
-                Place::Log(file, position) | Place::Kept(file, position) => {
+                ImageLocation::Log(file, position) | ImageLocation::Kept(file, position) => {
                     file.read_at(buf, position + in_page as u64).context(what)?
                 }
-                Place::Unmade(chain) => {
+                ImageLocation::Unmade(chain) => {
                     made = self.make(member, state.tid, page, chain)?;
                     let from = made.as_ref().and_then(|image| image.get(in_page..in_page + buf.len()));
                     from.map_or(0, |from| {
@@ -129,7 +129,7 @@ impl Database {
                         from.len()
                     })
                 }
-                Place::Home => {
+                ImageLocation::Home => {
                     let part = PagePart { page, page_bytes: state.page_bytes, at: in_page };
                     self.read_home_once(member, state.tid, part, buf)?
                 }
@@ -139,26 +139,26 @@ impl Database {
                     // Zeros would be a wrong answer (invariant I7).
                     return Err(Error::home_ends_within(&self.path, page));
                 }
-                if let (Some(image), Place::Unmade(chain)) = (made, &found.place) {
+                if let (Some(image), ImageLocation::Unmade(chain)) = (made, &found.place) {
                     self.table.write().made(page, chain, image);
                 }
                 break;
             }
             found = self.look_again(&found, page, state.tid)?;
         }
-        if page == PageNo::HEADER && state.kind != Kind::Foreign {
+        if page == PageNo::HEADER && state.kind != FileKind::Foreign {
             let from = state.header.get(in_page..).unwrap_or_default();
             let n = from.len().min(buf.len());
             if let (Some(to), Some(from)) = (buf.get_mut(..n), from.get(..n)) {
                 to.copy_from_slice(from);
             }
         }
-        Ok(matches!(found.place, Place::Home))
+        Ok(matches!(found.place, ImageLocation::Home))
     }
 
     /// Builds over the page of the snapshot `tid` in home. `None`: home is too short now. The
     /// caller checks the epochs.
-    fn make(&self, member: Option<&Member>, tid: Tid, page: PageNo, chain: &Chain) -> Result<Option<Image>> {
+    fn make(&self, member: Option<&Member>, tid: Tid, page: PageNo, chain: &ChangeChain) -> Result<Option<Image>> {
         let part = PagePart { page, page_bytes: chain.page_bytes(), at: 0 };
         let image = chain.image(page, |image| self.read_home_once(member, tid, part, image))?;
         Ok(image.map(Image::from))
@@ -166,7 +166,7 @@ impl Database {
 
     /// Builds images of recovered records that snapshots need, before home gets the one at `going`
     /// (rule OldImageKept). The caller has the writer's place.
-    pub fn make_beside(&self, page: PageNo, going: &Place) -> Result<()> {
+    pub fn make_beside(&self, page: PageNo, going: &ImageLocation) -> Result<()> {
         if self.table.read().unmade_beside(page, going).is_none() {
             return Ok(());
         }
@@ -196,7 +196,7 @@ impl Database {
     ) -> Result<()> {
         let size = state.page_bytes;
         let found = self.look_up(page, state.tid);
-        if page == PageNo::HEADER || !matches!(found.place, Place::Home) {
+        if page == PageNo::HEADER || !matches!(found.place, ImageLocation::Home) {
             return self.read_found(found, state, page, 0, buf).map(drop);
         }
         if let Some(image) = ahead.get(page, state) {
@@ -228,7 +228,7 @@ impl Database {
         let page = |n| PageNo(first.0 + n);
         let mut good = {
             let table = self.table.read();
-            let at_home = |n| u64::from(matches!(table.find(page(n), state.tid), Place::Home));
+            let at_home = |n| u64::from(matches!(table.find(page(n), state.tid), ImageLocation::Home));
             (0..count).fold(0, |good, n| good | at_home(n) << n)
         };
         if let Some((member, _)) = &epochs.others {
@@ -252,13 +252,13 @@ impl Database {
         if page != PageNo::HEADER {
             let place = self.table.read().find(page, state.tid);
             let place = match place {
-                Place::Unmade(_) => {
+                ImageLocation::Unmade(_) => {
                     self.read_page(state, page, 0, &mut [0])?;
                     self.table.read().find(page, state.tid)
                 }
                 place => place,
             };
-            if let Place::Memory(image) = place
+            if let ImageLocation::Memory(image) = place
                 && image.len() == size
             {
                 return Ok(image);

@@ -20,15 +20,15 @@ use std::sync::Arc;
 use crate::base::error::Result;
 use crate::base::options::Options;
 use crate::base::types::{PageNo, Tid};
-use crate::database::{Database, HomeFile, Inner, Live};
+use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase};
 use crate::disk::FileId;
 use crate::log::file::LogFile;
 use crate::log::group::Durability;
-use crate::log::ring::{Ready, Written};
+use crate::log::ring::{Ready, WrittenRecord};
 use crate::log::slot::Slot;
-use crate::pages::table::{Image, PageTable, Place};
-use crate::pages::txn::{Changed, Prepared, Txn};
-use crate::sqlite_format::home::{Header, State};
+use crate::pages::table::{Image, ImageLocation, PageTable};
+use crate::pages::txn::{ChangedPage, PreparedCommit, Txn};
+use crate::sqlite_format::home::{DatabaseHeader, State};
 use crate::sqlite_format::node::Shape;
 
 pub use crate::log::facts::Facts;
@@ -36,7 +36,7 @@ pub use crate::log::facts::Facts;
 /// The caller has the writer's place.
 pub struct Commit<'a> {
     pub db: &'a Database,
-    pub live: &'a mut Live,
+    pub live: &'a mut LiveDatabase,
     pub txn: &'a mut Txn,
     pub options: &'a Options,
 }
@@ -47,12 +47,12 @@ impl Commit<'_> {
     }
 }
 
-pub enum Outcome {
+pub enum CommitOutcome {
     Nothing,
     /// The next flush of the log covers it.
     Record(Ready),
     /// The record is in the log, and decided.
-    Written(Box<Written>),
+    Written(Box<WrittenRecord>),
     /// [`Scheme::show`] shows it. The snapshot of the state before was pinned during the write.
     Own(Option<Arc<State>>),
 }
@@ -66,7 +66,7 @@ pub struct Doubtful {
 }
 
 /// A session that a crash ended.
-pub struct Left<'a> {
+pub struct CrashedSession<'a> {
     pub log: &'a LogFile,
     /// The slot that counts.
     pub slot: &'a Slot,
@@ -107,9 +107,9 @@ pub trait Scheme: Send + Sync {
     }
 
     /// May fail, and changes nothing that counts.
-    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<Changed>) -> Result<Prepared>;
+    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<ChangedPage>) -> Result<PreparedCommit>;
 
-    fn is_stale(&self, _live: &Live, _prepared: &Prepared) -> bool {
+    fn is_stale(&self, _live: &LiveDatabase, _prepared: &PreparedCommit) -> bool {
         false
     }
 
@@ -122,34 +122,35 @@ pub trait Scheme: Send + Sync {
         &self,
         c: &mut Commit<'_>,
         state: &Arc<State>,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedCommit,
         durability: Durability,
-    ) -> Result<Outcome>;
+    ) -> Result<CommitOutcome>;
 
-    /// Shows [`Outcome::Own`]: to readers, if it is in home; to the next writer, if it waits.
-    fn show(&self, _db: &Database, _inner: &mut Inner, _state: &Arc<State>, _images: Vec<(PageNo, Image)>) {}
+    /// Shows [`CommitOutcome::Own`]: to readers, if it is in home; to the next writer, if it waits.
+    fn show(&self, _db: &Database, _inner: &mut DatabaseState, _state: &Arc<State>, _images: Vec<(PageNo, Image)>) {}
 
-    /// Waits for a write of the scheme's own. `joins`: the writer's place is free, so others may join.
+    /// Waits for a write of the scheme's own. `joins`: the writer's place is free, so others may
+    /// join.
     fn wait(&self, _db: &Database, _tid: Tid, _joins: bool) -> Result<()> {
         Ok(())
     }
 
     /// Whether to run one before the log is full.
-    fn wants_checkpoint(&self, _live: &Live) -> bool {
+    fn wants_checkpoint(&self, _live: &LiveDatabase) -> bool {
         false
     }
 
-    fn before_checkpoint(&self, _db: &Database, _live: &mut Live) -> Result<()> {
+    fn before_checkpoint(&self, _db: &Database, _live: &mut LiveDatabase) -> Result<()> {
         Ok(())
     }
 
     /// Home has the pages of `state`, unflushed.
-    fn fit_home(&self, _db: &Database, _live: &Live, _state: &State) -> Result<()> {
+    fn fit_home(&self, _db: &Database, _live: &LiveDatabase, _state: &State) -> Result<()> {
         Ok(())
     }
 
     /// Home has everything. `stays`: the newest state, if the mark stays on.
-    fn detach(&self, _db: &Database, _live: &mut Live, _stays: Option<&State>) -> Result<()> {
+    fn detach(&self, _db: &Database, _live: &mut LiveDatabase, _stays: Option<&State>) -> Result<()> {
         Ok(())
     }
 
@@ -165,19 +166,19 @@ pub trait Scheme: Send + Sync {
         _db: &Database,
         _home: &mut HomeFile,
         _state: &State,
-        _pages: Vec<(PageNo, Place)>,
+        _pages: Vec<(PageNo, ImageLocation)>,
     ) -> Result<()> {
         Ok(())
     }
 
-    /// Makes `left` durable and takes the mark off without a new session. False if one is needed.
-    fn rest(&self, _db: &Database, _left: &Left<'_>) -> Result<bool> {
+    /// Makes `session` durable and takes the mark off without a new one. False if one is needed.
+    fn rest(&self, _db: &Database, _session: &CrashedSession<'_>) -> Result<bool> {
         Ok(false)
     }
 
     /// Counts by the pages of a home with this `first`, marked with `session`, without its log.
     /// `None`: the header says it.
-    fn page_count_without_log(&self, _db: &Database, _first: &Header, _session: u64) -> Result<Option<u32>> {
+    fn page_count_without_log(&self, _db: &Database, _first: &DatabaseHeader, _session: u64) -> Result<Option<u32>> {
         Ok(None)
     }
 

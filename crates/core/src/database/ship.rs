@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::SYNC_SUFFIX;
 use crate::base::types::Tid;
-use crate::database::{Database, Inner};
+use crate::database::{Database, DatabaseState};
 use crate::disk::beside;
 use crate::disk::{OpenMode, system};
 use crate::log::group::Durability;
@@ -72,7 +72,7 @@ impl Database {
     }
 
     /// Rule StoreHasIt. `writes`: the session is begun to commit, not to recover.
-    pub fn check_begins(&self, inner: &Inner, ships: bool, writes: bool) -> Result<()> {
+    pub fn check_begins(&self, inner: &DatabaseState, ships: bool, writes: bool) -> Result<()> {
         let sign = self.sign()?;
         match sign {
             None => return Ok(()),
@@ -179,7 +179,7 @@ fn seconds(ms: u64) -> String {
     if ms.is_multiple_of(1000) { format!("{}", ms / 1000) } else { format!("{}.{:03}", ms / 1000, ms % 1000) }
 }
 
-impl Inner {
+impl DatabaseState {
     pub fn ships(&self) -> bool {
         self.ship().waits()
     }

@@ -26,15 +26,15 @@ enum Held {
 }
 
 /// A spinning lock: no thread of a child would wake a sleeper.
-struct Open {
+struct OpenFiles {
     taken: AtomicBool,
     held: UnsafeCell<Vec<Held>>,
 }
 
 // SAFETY: the list is only touched by the thread that has taken the lock.
-unsafe impl Sync for Open {}
+unsafe impl Sync for OpenFiles {}
 
-static OPEN: Open = Open { taken: AtomicBool::new(false), held: UnsafeCell::new(Vec::new()) };
+static OPEN: OpenFiles = OpenFiles { taken: AtomicBool::new(false), held: UnsafeCell::new(Vec::new()) };
 
 /// Excludes forks while it lives.
 pub(super) struct NoFork(());
@@ -72,19 +72,19 @@ impl Drop for NoFork {
 }
 
 #[derive(Debug)]
-pub(super) struct Opened(ManuallyDrop<File>);
+pub(super) struct ForkSafeFile(ManuallyDrop<File>);
 
-impl Opened {
+impl ForkSafeFile {
     /// No fork happens during `open`.
-    pub(super) fn by(open: impl FnOnce() -> io::Result<File>) -> io::Result<Opened> {
+    pub(super) fn by(open: impl FnOnce() -> io::Result<File>) -> io::Result<ForkSafeFile> {
         let mut no_fork = NoFork::new();
         let file = open()?;
         no_fork.held().push(Held::File(file.as_raw_fd()));
-        Ok(Opened(ManuallyDrop::new(file)))
+        Ok(ForkSafeFile(ManuallyDrop::new(file)))
     }
 }
 
-impl Drop for Opened {
+impl Drop for ForkSafeFile {
     fn drop(&mut self) {
         let mut no_fork = NoFork::new();
         no_fork.forget(Held::File(self.0.as_raw_fd()));
@@ -93,7 +93,7 @@ impl Drop for Opened {
     }
 }
 
-impl Deref for Opened {
+impl Deref for ForkSafeFile {
     type Target = File;
 
     fn deref(&self) -> &File {
@@ -101,7 +101,7 @@ impl Deref for Opened {
     }
 }
 
-impl AsFd for Opened {
+impl AsFd for ForkSafeFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 /// A file's facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct FileFacts {
     /// Device.
     pub dev: u64,
     /// Inode.
@@ -34,7 +34,7 @@ pub struct Found {
     pub bytes: u64,
 }
 
-impl Found {
+impl FileFacts {
     /// Whether it is a regular file.
     pub fn is_file(&self) -> bool {
         FileType::from_raw_mode(self.mode) == FileType::RegularFile
@@ -51,7 +51,7 @@ impl Found {
 }
 
 /// The facts of an open file.
-pub fn at(file: &File) -> io::Result<Found> {
+pub fn at(file: &File) -> io::Result<FileFacts> {
     use std::os::fd::AsFd;
     ask(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH, || rustix::fs::fstat(file))
 }
@@ -74,12 +74,12 @@ pub fn made(file: &File) -> io::Result<Option<u64>> {
 }
 
 /// The facts of a path, through links.
-pub fn at_path(path: &Path) -> io::Result<Found> {
+pub fn at_path(path: &Path) -> io::Result<FileFacts> {
     ask(CWD, path, AtFlags::empty(), || rustix::fs::stat(path))
 }
 
 /// The facts of a name, which may itself be a link.
-pub fn at_name(path: &Path) -> io::Result<Found> {
+pub fn at_name(path: &Path) -> io::Result<FileFacts> {
     ask(CWD, path, AtFlags::SYMLINK_NOFOLLOW, || rustix::fs::lstat(path))
 }
 
@@ -117,7 +117,7 @@ fn ask(
     path: &Path,
     flags: AtFlags,
     otherwise: impl FnOnce() -> rustix::io::Result<Stat>,
-) -> io::Result<Found> {
+) -> io::Result<FileFacts> {
     let asked = StatxFlags::TYPE
         | StatxFlags::MODE
         | StatxFlags::NLINK
@@ -132,8 +132,8 @@ fn ask(
     }
 }
 
-fn of_statx(found: &Statx) -> Found {
-    Found {
+fn of_statx(found: &Statx) -> FileFacts {
+    FileFacts {
         dev: makedev(found.stx_dev_major, found.stx_dev_minor),
         ino: found.stx_ino,
         names: found.stx_nlink.into(),
@@ -145,8 +145,8 @@ fn of_statx(found: &Statx) -> Found {
 }
 
 #[allow(clippy::useless_conversion)]
-fn of_stat(found: &Stat) -> Found {
-    Found {
+fn of_stat(found: &Stat) -> FileFacts {
+    FileFacts {
         dev: found.st_dev,
         ino: found.st_ino,
         names: found.st_nlink.into(),

@@ -1,5 +1,5 @@
-//! File systems that several machines may use at once. Locks of open files and shared memory do not hold between machines, which
-//! is what processes of one database are kept apart by.
+//! File systems that several machines may use at once. Locks of open files and shared memory do not
+//! hold between machines, which is what processes of one database are kept apart by.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -31,7 +31,8 @@ const KERNEL: [(u32, &str); 19] = [
 /// `statfs.f_type` of what a program serves, and of virtiofs.
 const FUSE: u32 = 0x6573_5546;
 
-/// What the mount table calls such file systems. All others of that kind are local: gocryptfs, mergerfs, ntfs-3g.
+/// What the mount table calls such file systems. All others of that kind are local: gocryptfs,
+/// mergerfs, ntfs-3g.
 const SERVED_BY_PROGRAMS: [&str; 31] = [
     "virtiofs",
     "fuse.sshfs",
@@ -66,8 +67,8 @@ const SERVED_BY_PROGRAMS: [&str; 31] = [
     "fuse.google-drive-ocamlfuse",
 ];
 
-/// The name of a file system that machines share; `None`: a local one. `mounted_as` is asked for the name in the mount table
-/// where the number does not tell.
+/// The name of a file system that machines share; `None`: a local one. `mounted_as` is asked for
+/// the name in the mount table where the number does not tell.
 fn shared(magic: u32, mounted_as: impl FnOnce() -> Option<String>) -> Option<String> {
     if magic != FUSE {
         return KERNEL.iter().find(|(of, _)| *of == magic).map(|(_, name)| (*name).to_owned());
@@ -84,8 +85,8 @@ fn mounted_as(mountinfo: &str, device: &str) -> Option<String> {
     })
 }
 
-/// The name of the file system that holds `path`, or would hold it, if machines may share it. One that cannot be looked at counts
-/// as local: the open says what is wrong with it.
+/// The name of the file system that holds `path`, or would hold it, if machines may share it. One
+/// that cannot be looked at counts as local: the open says what is wrong with it.
 pub(super) fn shared_at(path: &Path) -> Option<String> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (path, found) = match rustix::fs::statfs(path) {

@@ -19,7 +19,7 @@ use rustc_hash::FxHashMap;
 use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
-use super::forked::Opened;
+use super::forked::ForkSafeFile;
 use super::network;
 use super::processes::ProcessTag;
 use super::write_back::SEAL_BYTES;
@@ -41,7 +41,7 @@ impl RealDisk {
     fn wrap(&self, open: impl FnOnce() -> io::Result<File>) -> io::Result<Arc<dyn DiskFile>> {
         note_limit();
         Ok(Arc::new(RealFile {
-            file: Opened::by(|| at_descriptor(open()?, 3))?,
+            file: ForkSafeFile::by(|| at_descriptor(open()?, 3))?,
             id: OnceLock::new(),
             words: OnceLock::new(),
             atomic_unit: OnceLock::new(),
@@ -298,7 +298,7 @@ fn restrict(file: &File, access: Access) -> io::Result<()> {
 
 #[derive(Debug)]
 struct RealFile {
-    file: Opened,
+    file: ForkSafeFile,
     id: OnceLock<FileId>,
     words: OnceLock<Arc<SharedWords>>,
     atomic_unit: OnceLock<u32>,
@@ -716,7 +716,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         let file = RealFile {
-            file: Opened::by(|| OpenOptions::new().read(true).write(true).create_new(true).open(path)).unwrap(),
+            file: ForkSafeFile::by(|| OpenOptions::new().read(true).write(true).create_new(true).open(path)).unwrap(),
             id: OnceLock::new(),
             words: OnceLock::new(),
             atomic_unit: OnceLock::new(),

@@ -42,7 +42,7 @@ impl Default for Words {
 }
 
 #[derive(Debug)]
-enum Backing {
+enum WordsMemory {
     /// A page of a file.
     Mapped(NonNull<Words>),
     /// Read-only, with this process's stores.
@@ -55,7 +55,7 @@ enum Backing {
 
 /// The words of one file.
 #[derive(Debug)]
-pub struct SharedWords(Backing);
+pub struct SharedWords(WordsMemory);
 
 // SAFETY: the mapping belongs to this value alone, is not tied to a thread, and holds atomics only.
 unsafe impl Send for SharedWords {}
@@ -64,7 +64,7 @@ unsafe impl Sync for SharedWords {}
 
 impl Default for SharedWords {
     fn default() -> Self {
-        SharedWords(Backing::Memory(Box::default()))
+        SharedWords(WordsMemory::Memory(Box::default()))
     }
 }
 
@@ -72,9 +72,9 @@ impl SharedWords {
     /// For a read-only `file` see [`SharedWords::to_write`].
     pub fn map(file: &File) -> io::Result<SharedWords> {
         match map_as(file, ProtFlags::READ | ProtFlags::WRITE) {
-            Ok(at) => Ok(SharedWords(Backing::Mapped(at))),
+            Ok(at) => Ok(SharedWords(WordsMemory::Mapped(at))),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                Ok(SharedWords(Backing::Observed { shared: map_as(file, ProtFlags::READ)?, own: Box::default() }))
+                Ok(SharedWords(WordsMemory::Observed { shared: map_as(file, ProtFlags::READ)?, own: Box::default() }))
             }
             Err(e) => Err(e),
         }
@@ -83,14 +83,14 @@ impl SharedWords {
     /// Private ones if the shared are read-only.
     pub fn to_write(&self) -> &Words {
         match &self.0 {
-            Backing::Observed { own, .. } => own,
+            WordsMemory::Observed { own, .. } => own,
             _ => self,
         }
     }
 
     /// For a simulated process: stores have no effect once it is `dead`.
     pub fn until(self: Arc<Self>, dead: Arc<AtomicBool>) -> SharedWords {
-        SharedWords(Backing::Until { dead, shared: self, own: Box::default() })
+        SharedWords(WordsMemory::Until { dead, shared: self, own: Box::default() })
     }
 
     /// A private copy.
@@ -102,7 +102,7 @@ impl SharedWords {
         for (to, from) in copy.shorts.iter().zip(&self.shorts) {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
-        SharedWords(Backing::Memory(Box::new(copy)))
+        SharedWords(WordsMemory::Memory(Box::new(copy)))
     }
 }
 
@@ -125,17 +125,17 @@ impl Deref for SharedWords {
         match &self.0 {
             // SAFETY: the mapping is page-aligned, as long as the words, and lives until `self` is
             // dropped.
-            Backing::Mapped(at) | Backing::Observed { shared: at, .. } => unsafe { at.as_ref() },
-            Backing::Memory(words) => words,
-            Backing::Until { dead, own, .. } if dead.load(Ordering::SeqCst) => own,
-            Backing::Until { shared, .. } => shared,
+            WordsMemory::Mapped(at) | WordsMemory::Observed { shared: at, .. } => unsafe { at.as_ref() },
+            WordsMemory::Memory(words) => words,
+            WordsMemory::Until { dead, own, .. } if dead.load(Ordering::SeqCst) => own,
+            WordsMemory::Until { shared, .. } => shared,
         }
     }
 }
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
-        if let Backing::Mapped(at) | Backing::Observed { shared: at, .. } = &self.0 {
+        if let WordsMemory::Mapped(at) | WordsMemory::Observed { shared: at, .. } = &self.0 {
             let mut no_fork = NoFork::new();
             no_fork.unmapped(at.addr().get(), BYTES);
             // SAFETY: the mapping is ours, and nothing borrowed from `self` outlives it. Unmapping

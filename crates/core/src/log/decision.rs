@@ -27,12 +27,12 @@ pub struct Decision {
     /// False with `synchronous=OFF`: the page cache may be lost.
     pub flushed: bool,
     /// With their records.
-    pub files: Vec<Part>,
+    pub files: Vec<DecisionPart>,
 }
 
 /// One file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct DecisionPart {
     /// Relative to the directory of the log with the decision.
     pub path: PathBuf,
     /// Of its log.
@@ -86,7 +86,7 @@ impl Decision {
             let len = usize::from(le_u16(rest, 16)?);
             let end = at::FILE_BYTES.checked_add(len)?;
             let path = rest.get(at::FILE_BYTES..end)?;
-            files.push(Part {
+            files.push(DecisionPart {
                 path: system::path_of(path.to_vec()),
                 session: le_u64(rest, 0)?,
                 tid: Tid(le_u64(rest, 8)?),
@@ -171,8 +171,11 @@ mod tests {
     use super::*;
 
     fn decision(names: &[&str]) -> Decision {
-        let part =
-            |(n, path): (usize, &&str)| Part { path: path.into(), session: 7 + n as u64, tid: Tid(100 + n as u64) };
+        let part = |(n, path): (usize, &&str)| DecisionPart {
+            path: path.into(),
+            session: 7 + n as u64,
+            tid: Tid(100 + n as u64),
+        };
         Decision { token: 42, flushed: true, files: names.iter().enumerate().map(part).collect() }
     }
 

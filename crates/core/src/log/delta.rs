@@ -55,7 +55,7 @@ pub fn walk(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     for _ in 0..count {
         let (start, len, told) = next_piece(rest, behind)?;
         behind = start.checked_add(len).filter(|end| *end <= page_bytes)?;
-        if let Told::Numbers(numbers, _) = &told
+        if let EncodedPiece::Numbers(numbers, _) = &told
             && (len % 2 != 0 || numbers.bits > u16::BITS)
         {
             return None;
@@ -73,33 +73,33 @@ pub fn apply(mut pieces: &[u8], image: &mut [u8]) {
         behind = start + len;
         let Some(part) = image.get_mut(start..behind) else { return };
         match told {
-            Told::Bytes(bytes) => part.copy_from_slice(bytes),
-            Told::Zeros => part.fill(0),
-            Told::Numbers(numbers, packed) => numbers.decode(packed, part),
+            EncodedPiece::Bytes(bytes) => part.copy_from_slice(bytes),
+            EncodedPiece::Zeros => part.fill(0),
+            EncodedPiece::Numbers(numbers, packed) => numbers.decode(packed, part),
         }
     }
 }
 
-enum Told<'a> {
+enum EncodedPiece<'a> {
     Bytes(&'a [u8]),
     Zeros,
-    Numbers(Numbers, &'a [u8]),
+    Numbers(PackedNumbers, &'a [u8]),
 }
 
 /// Its start, at `behind` or later, and length.
 #[inline]
-fn next_piece<'a>(rest: &mut &'a [u8], behind: usize) -> Option<(usize, usize, Told<'a>)> {
+fn next_piece<'a>(rest: &mut &'a [u8], behind: usize) -> Option<(usize, usize, EncodedPiece<'a>)> {
     let start = behind.checked_add(usize::try_from(take_number(rest)?).ok()?)?;
     let head = take_number(rest)?;
     let len = usize::try_from(head >> at::PIECE_BITS).ok()?.checked_add(1)?;
     let told = match head & ((1 << at::PIECE_BITS) - 1) {
-        at::PIECE_BYTES => Told::Bytes(take(rest, len)?),
-        at::PIECE_ZEROS => Told::Zeros,
+        at::PIECE_BYTES => EncodedPiece::Bytes(take(rest, len)?),
+        at::PIECE_ZEROS => EncodedPiece::Zeros,
         at::PIECE_NUMBERS => {
             let head = take(rest, at::NUMBERS_HEAD_BYTES)?;
             let bits = u32::from(*head.get(4)?);
-            let numbers = Numbers { least: le_u16(head, 0)?, step: le_u16(head, 2)?, bits };
-            Told::Numbers(numbers, take(rest, Numbers::packed_bytes(len / 2, bits)?)?)
+            let numbers = PackedNumbers { least: le_u16(head, 0)?, step: le_u16(head, 2)?, bits };
+            EncodedPiece::Numbers(numbers, take(rest, PackedNumbers::packed_bytes(len / 2, bits)?)?)
         }
         _ => return None,
     };
@@ -138,29 +138,30 @@ fn take_number(rest: &mut &[u8]) -> Option<u32> {
 
 /// The smallest, and each one's steps above it.
 #[derive(Clone, Copy, Debug)]
-struct Numbers {
+struct PackedNumbers {
     least: u16,
     step: u16,
     bits: u32,
 }
 
-impl Numbers {
+impl PackedNumbers {
     /// `None` if numbers are longer than the bytes, with the extra piece's head.
-    fn of(bytes: &[u8]) -> Option<Numbers> {
+    fn of(bytes: &[u8]) -> Option<PackedNumbers> {
         let first = be_u16(bytes, 0)?;
-        let (mut least, mut most, mut step) = (first, first, Step::of(0));
+        let (mut least, mut most, mut step) = (first, first, StepDivider::of(0));
         for number in numbers(bytes) {
             (least, most) = (least.min(number), most.max(number));
             let difference = number.abs_diff(first);
             if !step.divides(difference) {
-                step = Step::of(divisor(difference, step.len));
+                step = StepDivider::of(divisor(difference, step.len));
             }
         }
         let steps = step.count(most.abs_diff(least));
         let step = step.len;
         let bits = u16::BITS - steps.leading_zeros();
-        let told = at::NUMBERS_HEAD_BYTES + Numbers::packed_bytes(bytes.len() / 2, bits)? + 2 * NEXT_HEAD_BYTES_MAX;
-        (told <= bytes.len()).then_some(Numbers { least, step, bits })
+        let told =
+            at::NUMBERS_HEAD_BYTES + PackedNumbers::packed_bytes(bytes.len() / 2, bits)? + 2 * NEXT_HEAD_BYTES_MAX;
+        (told <= bytes.len()).then_some(PackedNumbers { least, step, bits })
     }
 
     /// For that many counts of steps.
@@ -173,7 +174,7 @@ impl Numbers {
         buf.extend_from_slice(&self.step.to_le_bytes());
         buf.push(self.bits as u8);
         let (mut held, mut held_bits) = (0u32, 0);
-        let step = Step::of(self.step);
+        let step = StepDivider::of(self.step);
         for number in numbers(bytes) {
             let steps = step.count(number.abs_diff(self.least));
             held |= u32::from(steps) << held_bits;
@@ -208,15 +209,15 @@ impl Numbers {
 
 /// Divides by a step without a division each time.
 #[derive(Clone, Copy)]
-struct Step {
+struct StepDivider {
     len: u16,
     /// 2^32 / len, rounded up: exact for numbers of 16 bits.
     inverse: u64,
 }
 
-impl Step {
-    fn of(len: u16) -> Step {
-        Step { len, inverse: (1u64 << 32).checked_div(len.into()).map_or(0, |inverse| inverse + 1) }
+impl StepDivider {
+    fn of(len: u16) -> StepDivider {
+        StepDivider { len, inverse: (1u64 << 32).checked_div(len.into()).map_or(0, |inverse| inverse + 1) }
     }
 
     /// Zero for a step of no length.
@@ -244,7 +245,7 @@ fn divisor(mut a: u16, mut b: u16) -> u16 {
 enum Piece<'a> {
     Bytes(usize, &'a [u8]),
     Zeros(usize, usize),
-    Numbers(usize, &'a [u8], Numbers),
+    Numbers(usize, &'a [u8], PackedNumbers),
 }
 
 struct Pieces<'a> {
@@ -256,7 +257,7 @@ struct Pieces<'a> {
     /// The end of the differing run around `at`.
     end: usize,
     /// In that run.
-    numbers: Option<(Range<usize>, Numbers)>,
+    numbers: Option<(Range<usize>, PackedNumbers)>,
 }
 
 impl<'a> Pieces<'a> {
@@ -266,7 +267,7 @@ impl<'a> Pieces<'a> {
     }
 
     /// If shorter as numbers.
-    fn find_numbers(&self) -> Option<(Range<usize>, Numbers)> {
+    fn find_numbers(&self) -> Option<(Range<usize>, PackedNumbers)> {
         let first = self.pointers.start;
         let start = self.at.max(first);
         let end = self.end.min(self.pointers.end);
@@ -274,7 +275,7 @@ impl<'a> Pieces<'a> {
             return None;
         }
         let whole = start - (start - first) % 2..end + (end - first) % 2;
-        let numbers = Numbers::of(self.new.get(whole.clone())?)?;
+        let numbers = PackedNumbers::of(self.new.get(whole.clone())?)?;
         Some((whole, numbers))
     }
 }
@@ -456,50 +457,50 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn steps_are_counted_as_by_division(len: u16, distance: u16) {
-            for len in [len, len >> 8, len >> 12, 1] {
-                prop_assert_eq!(Step::of(len).count(distance), distance.checked_div(len).unwrap_or(0));
-                prop_assert_eq!(Step::of(len).divides(distance), distance.checked_rem(len).unwrap_or(distance) == 0);
-            }
-        }
+    #[test]
+    fn steps_are_counted_as_by_division(len: u16, distance: u16) {
+    for len in [len, len >> 8, len >> 12, 1] {
+    prop_assert_eq!(StepDivider::of(len).count(distance), distance.checked_div(len).unwrap_or(0));
+    prop_assert_eq!(StepDivider::of(len).divides(distance), distance.checked_rem(len).unwrap_or(distance) == 0);
+    }
+    }
 
-        #[test]
-        fn what_is_told_is_what_was(
-            places in proptest::collection::vec(0..512u16, 2..400), step in 1..9u16, at in any::<proptest::sample::Index>(),
-            edits in proptest::collection::vec((0..PAGE, 1..300usize, any::<bool>()), 0..8), fresh: bool,
-        ) {
-            let mut cells: Vec<u16> = places.iter().map(|place| place * step).collect();
-            let base = leaf(&cells);
-            let at = at.index(cells.len());
-            cells.insert(at, cells[0] ^ 1);
-            let mut new = leaf(&cells);
-            for (from, len, zeros) in edits {
-                let to = (from + len).min(PAGE);
-                new[from..to].iter_mut().for_each(|b| *b = if zeros { 0 } else { b.wrapping_mul(29).wrapping_add(1) });
-            }
-            let len = told((!fresh).then_some(&base), &new);
-            prop_assert!(len <= bytes_max(PAGE));
-        }
+    #[test]
+    fn what_is_told_is_what_was(
+    places in proptest::collection::vec(0..512u16, 2..400), step in 1..9u16, at in any::<proptest::sample::Index>(),
+    edits in proptest::collection::vec((0..PAGE, 1..300usize, any::<bool>()), 0..8), fresh: bool,
+    ) {
+    let mut cells: Vec<u16> = places.iter().map(|place| place * step).collect();
+    let base = leaf(&cells);
+    let at = at.index(cells.len());
+    cells.insert(at, cells[0] ^ 1);
+    let mut new = leaf(&cells);
+    for (from, len, zeros) in edits {
+    let to = (from + len).min(PAGE);
+    new[from..to].iter_mut().for_each(|b| *b = if zeros { 0 } else { b.wrapping_mul(29).wrapping_add(1) });
+    }
+    let len = told((!fresh).then_some(&base), &new);
+    prop_assert!(len <= bytes_max(PAGE));
+    }
 
-        #[test]
-        fn numbers_of_any_width_come_back(numbers in proptest::collection::vec(any::<u16>(), 16..200), shift in 0..16u32) {
-            let bytes: Vec<u8> = numbers.iter().flat_map(|n| (n >> shift).to_be_bytes()).collect();
-            if let Some(numbers) = Numbers::of(&bytes) {
-                let mut packed = Vec::new();
-                numbers.encode(&bytes, &mut packed);
-                let mut to = vec![0; bytes.len()];
-                numbers.decode(&packed[at::NUMBERS_HEAD_BYTES..], &mut to);
-                prop_assert_eq!(to, bytes);
-            }
-        }
+    #[test]
+    fn numbers_of_any_width_come_back(numbers in proptest::collection::vec(any::<u16>(), 16..200), shift in 0..16u32) {
+    let bytes: Vec<u8> = numbers.iter().flat_map(|n| (n >> shift).to_be_bytes()).collect();
+    if let Some(numbers) = PackedNumbers::of(&bytes) {
+    let mut packed = Vec::new();
+    numbers.encode(&bytes, &mut packed);
+    let mut to = vec![0; bytes.len()];
+    numbers.decode(&packed[at::NUMBERS_HEAD_BYTES..], &mut to);
+    prop_assert_eq!(to, bytes);
+    }
+    }
 
-        #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0..12u8], 0..200), count in 0..20u16) {
-            let mut rest = &bytes[..];
-            if walk(&mut rest, count, 512).is_some() {
-                apply(&bytes[..bytes.len() - rest.len()], &mut [0; 512]);
-            }
-        }
+    #[test]
+    fn no_bytes_panic(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0..12u8], 0..200), count in 0..20u16) {
+    let mut rest = &bytes[..];
+    if walk(&mut rest, count, 512).is_some() {
+    apply(&bytes[..bytes.len() - rest.len()], &mut [0; 512]);
+    }
+    }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use memchr::memmem;
 
-use super::record::{Decider, Head, Peek, Record};
+use super::record::{Decider, Peek, Record, RecordHead};
 use super::slot::Slot;
 use super::tombstone::{Tombstone, is_wiped};
 use crate::base::error::{Error, IoContext, Result};
@@ -132,7 +132,7 @@ impl Window {
 
     /// Whether it begins before, and has the head of, a record that follows `cursor` in its own
     /// block.
-    pub(crate) fn reaches(&self, slot: &Slot, cursor: &Cursor) -> bool {
+    pub(crate) fn reaches(&self, slot: &Slot, cursor: &LogCursor) -> bool {
         let next = cursor.tail.0.next_multiple_of(slot.block_bytes.into()) % slot.ring_bytes;
         let from = slot.ring_at().saturating_add(next);
         let end = self.at.saturating_add(self.bytes.len() as u64);
@@ -171,7 +171,7 @@ pub struct ScanEnd {
 
 /// A position between records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cursor {
+pub struct LogCursor {
     /// Behind the last record.
     pub tail: LogOffset,
     pub prev_crc: u32,
@@ -180,9 +180,9 @@ pub struct Cursor {
     pub first: LogOffset,
 }
 
-impl Cursor {
-    pub fn at(slot: &Slot) -> Cursor {
-        Cursor { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, first: slot.start }
+impl LogCursor {
+    pub fn at(slot: &Slot) -> LogCursor {
+        LogCursor { tail: slot.start, prev_crc: slot.prev_crc, last_tid: slot.base_tid, first: slot.start }
     }
 }
 
@@ -200,7 +200,7 @@ impl Untold {
     const MOST: usize = 128;
 
     /// Returns the end of the last record that `head` newly calls durable, if known.
-    fn next(&mut self, head: &Head, end: LogOffset) -> Option<LogOffset> {
+    fn next(&mut self, head: &RecordHead, end: LogOffset) -> Option<LogOffset> {
         let told = self.0.iter().take_while(|(tid, _)| *tid <= head.durable_tid).count();
         let last = self.0.drain(..told).next_back();
         if self.0.len() < Self::MOST {
@@ -307,7 +307,7 @@ impl LogFile {
             told_durable: slot.start,
         };
         let mut buf = Vec::new();
-        let mut cursor = Cursor::at(slot);
+        let mut cursor = LogCursor::at(slot);
         let mut window = Window::default();
         let mut untold = Untold::default();
         let mut len = SCAN_BYTES_FIRST;
@@ -351,7 +351,7 @@ impl LogFile {
     }
 
     /// Its decider, if no record follows.
-    pub fn undecided(&self, slot: &Slot, record: &Record<'_>, next: &Cursor) -> Result<Option<Decider>> {
+    pub fn undecided(&self, slot: &Slot, record: &Record<'_>, next: &LogCursor) -> Result<Option<Decider>> {
         let Some(decider) = record.decider() else { return Ok(None) };
         let follows = self.next_record(slot, next, &Window::default(), &mut Vec::new(), |_, _| Ok(()))?;
         Ok(follows.is_none().then_some(decider))
@@ -359,7 +359,7 @@ impl LogFile {
 
     /// Whether a newer record begins behind `cursor`, whole or not: its head is written first (rule
     /// FlushedStays).
-    pub fn is_begun(&self, slot: &Slot, cursor: &Cursor) -> Result<bool> {
+    pub fn is_begun(&self, slot: &Slot, cursor: &LogCursor) -> Result<bool> {
         for at in next_places(slot, cursor.tail) {
             let mut head = [0; at::AT_DURABLE_TID];
             let from = slot.ring_at() + at.0 % slot.ring_bytes;
@@ -379,7 +379,7 @@ impl LogFile {
     }
 
     /// Fewer bytes at the ring's end.
-    pub(crate) fn look(&self, window: &mut Window, slot: &Slot, cursor: &Cursor, len: u64) -> Result<()> {
+    pub(crate) fn look(&self, window: &mut Window, slot: &Slot, cursor: &LogCursor, len: u64) -> Result<()> {
         let in_ring = cursor.tail.0 % slot.ring_bytes;
         let len = usize::try_from(len.min(slot.ring_bytes - in_ring)).map_err(|_| Error::NoMemory)?;
         window.fill(self, slot.ring_at() + in_ring, len)
@@ -389,10 +389,10 @@ impl LogFile {
     pub(crate) fn next_record<T>(
         &self,
         slot: &Slot,
-        cursor: &Cursor,
+        cursor: &LogCursor,
         window: &Window,
         buf: &mut Vec<u8>,
-        visit: impl FnOnce(Cursor, &Record<'_>) -> Result<T>,
+        visit: impl FnOnce(LogCursor, &Record<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
         self.next_if(slot, cursor, window, buf, |record| self.stream_is_whole(record, slot), visit)
     }
@@ -402,10 +402,10 @@ impl LogFile {
     pub(crate) fn next_written<T>(
         &self,
         slot: &Slot,
-        cursor: &Cursor,
+        cursor: &LogCursor,
         window: &Window,
         buf: &mut Vec<u8>,
-        visit: impl FnOnce(Cursor, &Record<'_>) -> Result<T>,
+        visit: impl FnOnce(LogCursor, &Record<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
         self.next_if(slot, cursor, window, buf, |record| self.for_each_streamed(record, |_, _, _| Ok(())), visit)
     }
@@ -414,26 +414,26 @@ impl LogFile {
     fn next_if<T>(
         &self,
         slot: &Slot,
-        cursor: &Cursor,
+        cursor: &LogCursor,
         window: &Window,
         buf: &mut Vec<u8>,
         counts: impl Fn(&Record<'_>) -> Result<bool>,
-        visit: impl FnOnce(Cursor, &Record<'_>) -> Result<T>,
+        visit: impl FnOnce(LogCursor, &Record<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
         for at in next_places(slot, cursor.tail) {
             // The first record may begin the next lap; later ones may then use the space it
             // skipped.
             let first = if cursor.tail == slot.start { at } else { cursor.first };
             if at.0.saturating_sub(first.0) < slot.ring_bytes
-                && let Some(bytes) = self.read_record(window, slot, at, cursor.last_tid, buf)?
-                // A record that ends in the next lap must not reach the first.
-                && (at.0 - first.0).saturating_add(bytes.len() as u64) <= slot.ring_bytes
-                && let Some(record) = Record::decode(bytes, slot.page_bytes)
-                && follows(&record.head, slot, cursor)
-                && counts(&record)?
+&& let Some(bytes) = self.read_record(window, slot, at, cursor.last_tid, buf)?
+// A record that ends in the next lap must not reach the first.
+&& (at.0 - first.0).saturating_add(bytes.len() as u64) <= slot.ring_bytes
+&& let Some(record) = Record::decode(bytes, slot.page_bytes)
+&& follows(&record.head, slot, cursor)
+&& counts(&record)?
             {
                 let tail = LogOffset(at.0 + record.bytes());
-                let next = Cursor { tail, prev_crc: record.crc, last_tid: record.head.tid, first };
+                let next = LogCursor { tail, prev_crc: record.crc, last_tid: record.head.tid, first };
                 return visit(next, &record).map(Some);
             }
         }
@@ -556,7 +556,7 @@ impl LogFile {
                     Error::Corrupt(format!("the log {} is damaged: its records overlap", self.path.display()))
                 })?;
                 // The seal is enough: under another slot, entries may not fit the page size.
-                if let Some((head, _)) = Head::sealed(bytes)
+                if let Some((head, _)) = RecordHead::sealed(bytes)
                     && head.durable_tid >= missing
                 {
                     return Ok(Some((missing, head.tid)));
@@ -792,7 +792,7 @@ fn bury(part: &mut [u8], stone: &Tombstone) {
 }
 
 /// Whether the record is the one behind `end`.
-fn follows(head: &Head, slot: &Slot, end: &Cursor) -> bool {
+fn follows(head: &RecordHead, slot: &Slot, end: &LogCursor) -> bool {
     // TIDs of pages in place are missing; the checksum proves that no record is.
     let chains = head.salt == slot.salt && head.tid > end.last_tid && head.prev_crc == end.prev_crc;
     chains || !keeps(Case::RecordChain)

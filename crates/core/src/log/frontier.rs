@@ -23,17 +23,17 @@
 use crate::base::types::Tid;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mark {
+pub enum Milestone {
     Published,
     Requested,
     Flushed,
     Visible,
 }
 
-pub trait Backing {
-    fn get(&self, mark: Mark) -> Tid;
+pub trait FrontierStore {
+    fn get(&self, mark: Milestone) -> Tid;
     /// All up to `tid` are of this kind.
-    fn raise(&mut self, mark: Mark, tid: Tid);
+    fn raise(&mut self, mark: Milestone, tid: Tid);
     /// Readers may see no more than the store has (rule StoreHasIt).
     fn shipped(&self) -> Tid {
         Tid(u64::MAX)
@@ -43,17 +43,17 @@ pub trait Backing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frontier<B>(pub B);
 
-impl<B: Backing> Frontier<B> {
+impl<B: FrontierStore> Frontier<B> {
     pub fn published(&self) -> Tid {
-        self.0.get(Mark::Published)
+        self.0.get(Milestone::Published)
     }
 
     pub fn flushed(&self) -> Tid {
-        self.0.get(Mark::Flushed)
+        self.0.get(Milestone::Flushed)
     }
 
     pub fn visible(&self) -> Tid {
-        self.0.get(Mark::Visible)
+        self.0.get(Milestone::Visible)
     }
 
     /// Whether readers may see `tid`, and it is on the medium if `flushed`.
@@ -61,7 +61,7 @@ impl<B: Backing> Frontier<B> {
         self.visible() >= tid && (!flushed || self.flushed() >= tid)
     }
 
-    pub fn raise(&mut self, mark: Mark, tid: Tid) {
+    pub fn raise(&mut self, mark: Milestone, tid: Tid) {
         self.0.raise(mark, tid);
         self.check();
     }
@@ -70,18 +70,18 @@ impl<B: Backing> Frontier<B> {
     pub fn show(&mut self) {
         // First: `requested` must cover all of it.
         let published = self.published();
-        let requested = self.0.get(Mark::Requested);
+        let requested = self.0.get(Milestone::Requested);
         let flushed = self.flushed();
         let visible = if requested <= flushed { published } else { published.min(flushed) };
         // Last: commits published after the wait for the store began must not count as earlier.
-        self.raise(Mark::Visible, visible.min(self.0.shipped()));
+        self.raise(Milestone::Visible, visible.min(self.0.shipped()));
     }
 
     /// Of two growing values, the smaller is read first.
     fn check(&self) {
         if cfg!(debug_assertions) {
             let visible = self.visible();
-            let requested = self.0.get(Mark::Requested);
+            let requested = self.0.get(Milestone::Requested);
             let flushed = self.flushed();
             let published = self.published();
             assert!(visible <= published, "{visible} can be seen, {published} is published");
@@ -102,22 +102,22 @@ pub struct Memory {
     visible: Tid,
 }
 
-impl Backing for Memory {
-    fn get(&self, mark: Mark) -> Tid {
+impl FrontierStore for Memory {
+    fn get(&self, mark: Milestone) -> Tid {
         match mark {
-            Mark::Published => self.published,
-            Mark::Requested => self.requested,
-            Mark::Flushed => self.flushed,
-            Mark::Visible => self.visible,
+            Milestone::Published => self.published,
+            Milestone::Requested => self.requested,
+            Milestone::Flushed => self.flushed,
+            Milestone::Visible => self.visible,
         }
     }
 
-    fn raise(&mut self, mark: Mark, tid: Tid) {
+    fn raise(&mut self, mark: Milestone, tid: Tid) {
         let at = match mark {
-            Mark::Published => &mut self.published,
-            Mark::Requested => &mut self.requested,
-            Mark::Flushed => &mut self.flushed,
-            Mark::Visible => &mut self.visible,
+            Milestone::Published => &mut self.published,
+            Milestone::Requested => &mut self.requested,
+            Milestone::Flushed => &mut self.flushed,
+            Milestone::Visible => &mut self.visible,
         };
         *at = tid.max(*at);
     }
@@ -228,7 +228,7 @@ mod tests {
         };
         assert!(found(|frontier| frontier.publish(Tid(4), false)), "one TID twice");
         assert!(found(|frontier| frontier.end_write(Tid(4), false)), "shown before its flush");
-        assert!(found(|frontier| frontier.raise(Mark::Visible, Tid(5))), "shown and not published");
+        assert!(found(|frontier| frontier.raise(Milestone::Visible, Tid(5))), "shown and not published");
         assert!(found(|frontier| frontier.pass(Tid(5))), "in place beside a record that waits");
         assert!(!found(|frontier| frontier.end_write(Tid(4), true)));
     }

@@ -60,7 +60,7 @@ pub trait Audience {
     fn poison(&self, error: Error) -> Error;
 }
 
-struct Waiter {
+struct FlushWaiter {
     tid: Tid,
     durability: Durability,
     event: Arc<Event>,
@@ -91,7 +91,7 @@ struct Pending {
     failed: Option<String>,
     /// Until a leader takes it to show.
     newest: Option<Arc<State>>,
-    waiting: Vec<Waiter>,
+    waiting: Vec<FlushWaiter>,
     /// The TID that the last begun write covers, and whether it flushes.
     begun: (Tid, bool),
     /// Of the joined, those that wake soon by themselves.
@@ -179,7 +179,7 @@ impl Pending {
 
     /// Returns waiters to wake: those covered, and one to lead if it is urgent or no committer is
     /// likely to come.
-    fn end_write(&mut self, is_to_publish: bool) -> Vec<Waiter> {
+    fn end_write(&mut self, is_to_publish: bool) -> Vec<FlushWaiter> {
         let comes = (is_to_publish && self.turn < self.usual / 2) || self.expects_more();
         self.busy = false;
         let waiting = std::mem::take(&mut self.waiting);
@@ -324,7 +324,7 @@ impl Group {
         Ok(())
     }
 
-    fn fail(&self, why: &dyn std::fmt::Display, told: impl FnOnce(&mut Pending) -> Vec<Waiter>) {
+    fn fail(&self, why: &dyn std::fmt::Display, told: impl FnOnce(&mut Pending) -> Vec<FlushWaiter>) {
         let mut p = self.pending.lock();
         p.failed = keeps(Case::Poisons).then(|| why.to_string());
         let told = told(&mut p);
@@ -434,7 +434,7 @@ impl Group {
             }
             let event = Arc::new(Event::new());
             let nap = (!urgent).then(|| p.nap(tid, durability));
-            p.waiting.push(Waiter { tid, durability, event: event.clone(), urgent });
+            p.waiting.push(FlushWaiter { tid, durability, event: event.clone(), urgent });
             drop(p);
             let is_told = match nap {
                 Some(nap) => event.nap(nap),
@@ -473,7 +473,7 @@ impl Group {
         p.beside &= !flush;
         let marked = p.marked.take_if(|_| flush);
         drop(p);
-        let mut watch = Watch { group: self, finished: false };
+        let mut watch = LeaderGuard { group: self, finished: false };
         if let Err(e) = self.write(bytes.as_ref(), flush, sync, marked) {
             let e = audience.poison(e);
             watch.fail(&e);
@@ -571,19 +571,19 @@ impl Pending {
 }
 
 /// Fails the waiters if the leader fails or panics.
-struct Watch<'a> {
+struct LeaderGuard<'a> {
     group: &'a Group,
     finished: bool,
 }
 
-impl Watch<'_> {
+impl LeaderGuard<'_> {
     fn fail(&mut self, why: &dyn std::fmt::Display) {
         self.finished = true;
         self.group.fail(why, |p| p.end_write(false));
     }
 }
 
-impl Drop for Watch<'_> {
+impl Drop for LeaderGuard<'_> {
     fn drop(&mut self) {
         if !self.finished {
             self.fail(&"an earlier call failed inside onewrite");

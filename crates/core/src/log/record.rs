@@ -16,7 +16,7 @@ use crate::disk::system;
 use super::delta;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Head {
+pub struct RecordHead {
     /// As in the slot.
     pub salt: u64,
     pub tid: Tid,
@@ -28,11 +28,11 @@ pub struct Head {
     pub page_count: u32,
     pub change_counter: u32,
     /// Streamed before the commit.
-    pub stream: Stream,
+    pub stream: StreamIndex,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stream {
+pub struct StreamIndex {
     /// Number of items; 0: none.
     pub count: u32,
     /// In units of 512 bytes.
@@ -41,7 +41,7 @@ pub struct Stream {
     pub crc: u32,
 }
 
-impl Stream {
+impl StreamIndex {
     /// In bytes of the file.
     pub fn index_end(&self) -> u64 {
         u64::from(self.index) * STREAM_UNIT + u64::from(self.count) * at::STREAM_ITEM_BYTES as u64
@@ -155,7 +155,7 @@ impl Encoder {
     }
 
     /// Returns the record and its crc32c.
-    pub fn finish(&mut self, head: &Head) -> (&[u8], u32) {
+    pub fn finish(&mut self, head: &RecordHead) -> (&[u8], u32) {
         let len = self.record_bytes();
         self.buf.resize(len - at::CRC_BYTES, 0);
         let b = &mut self.buf;
@@ -184,7 +184,7 @@ impl Encoder {
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// The head.
-    pub head: Head,
+    pub head: RecordHead,
     /// Its crc32c.
     pub crc: u32,
     entries: &'a [u8],
@@ -226,9 +226,9 @@ impl Peek {
     }
 }
 
-impl Head {
+impl RecordHead {
     /// The head and crc32c of a record whose checksum fits, whatever its entries.
-    pub fn sealed(b: &[u8]) -> Option<(Head, u32)> {
+    pub fn sealed(b: &[u8]) -> Option<(RecordHead, u32)> {
         let peek = Peek::at(b)?;
         let len = usize::try_from(peek.len).ok()?;
         let body = b.get(..len.checked_sub(at::CRC_BYTES)?)?;
@@ -236,14 +236,14 @@ impl Head {
         if crc != crc32c::crc32c(body) {
             return None;
         }
-        let head = Head {
+        let head = RecordHead {
             salt: peek.salt,
             tid: peek.tid,
             durable_tid: Tid(le_u64(b, at::AT_DURABLE_TID)?),
             prev_crc: peek.prev_crc,
             page_count: le_u32(b, at::AT_PAGE_COUNT)?,
             change_counter: le_u32(b, at::AT_CHANGE_COUNTER)?,
-            stream: Stream {
+            stream: StreamIndex {
                 count: le_u32(b, at::AT_STREAM_COUNT)?,
                 index: le_u32(b, at::AT_STREAM_INDEX)?,
                 crc: le_u32(b, at::AT_STREAM_CRC)?,
@@ -256,7 +256,7 @@ impl Head {
 impl<'a> Record<'a> {
     /// `None` unless `b` begins with a record as [`Encoder`] makes it for pages of `page_bytes`.
     pub fn decode(b: &'a [u8], page_bytes: u32) -> Option<Record<'a>> {
-        let (head, crc) = Head::sealed(b)?;
+        let (head, crc) = RecordHead::sealed(b)?;
         let len = usize::try_from(Peek::at(b)?.len).ok()?;
         let body = b.get(..len.checked_sub(at::CRC_BYTES)?)?;
         let mut record = Record {
@@ -270,9 +270,9 @@ impl<'a> Record<'a> {
         let mut entries = record.entries();
         let mut valid = true;
         let mut known = [0; KNOWN];
-        let visit = &mut |n: usize, page: PageNo, change: Change<'_>| {
+        let visit = &mut |n: usize, page: PageNo, change: PageChange<'_>| {
             valid &= page.0 != 0;
-            if let (Some(length), Change::Delta(ranges) | Change::Fresh(ranges)) = (known.get_mut(n), change) {
+            if let (Some(length), PageChange::Delta(ranges) | PageChange::Fresh(ranges)) = (known.get_mut(n), change) {
                 *length = u32::try_from(ranges.bytes.len()).unwrap_or(0);
             }
         };
@@ -308,14 +308,14 @@ impl<'a> Record<'a> {
     }
 
     /// Calls `apply` for each changed page, in order.
-    pub fn for_each(&self, mut apply: impl FnMut(PageNo, Change<'a>)) {
+    pub fn for_each(&self, mut apply: impl FnMut(PageNo, PageChange<'a>)) {
         let mut rest = self.entries();
         // Cannot fail: `decode` has walked the same bytes.
         let walked = self.walk(&mut |_, page, change| apply(page, change), &mut rest);
         debug_assert!(walked.is_some(), "a decoded record walks");
     }
 
-    fn walk(&self, apply: &mut impl FnMut(usize, PageNo, Change<'a>), rest: &mut &'a [u8]) -> Option<()> {
+    fn walk(&self, apply: &mut impl FnMut(usize, PageNo, PageChange<'a>), rest: &mut &'a [u8]) -> Option<()> {
         let page_bytes = usize::try_from(self.page_bytes).ok()?;
         for n in 0..usize::try_from(self.entry_count).ok()? {
             let page = PageNo(le_u32(rest, 0)?);
@@ -337,7 +337,7 @@ impl<'a> Record<'a> {
                     }
                     let bytes = start.get(..start.len().checked_sub(rest.len())?)?;
                     let ranges = Ranges { bytes, is_compact };
-                    apply(n, page, if is_fresh { Change::Fresh(ranges) } else { Change::Delta(ranges) });
+                    apply(n, page, if is_fresh { PageChange::Fresh(ranges) } else { PageChange::Delta(ranges) });
                 }
                 at::KIND_FRAMES => {
                     let pad = usize::try_from(le_u32(rest, 0)?).ok()?;
@@ -348,7 +348,7 @@ impl<'a> Record<'a> {
                     for i in 0..usize::from(count) {
                         let image = images.get(..page_bytes)?;
                         images = images.get(page_bytes..)?;
-                        apply(n, PageNo(le_u32(numbers, i.checked_mul(4)?)?), Change::Image(image));
+                        apply(n, PageNo(le_u32(numbers, i.checked_mul(4)?)?), PageChange::Image(image));
                     }
                     *rest = images;
                 }
@@ -384,7 +384,7 @@ fn range(head: &[u8]) -> Option<(usize, usize)> {
 
 /// A page's change.
 #[derive(Clone, Copy, Debug)]
-pub enum Change<'a> {
+pub enum PageChange<'a> {
     /// Ranges over the previous image.
     Delta(Ranges<'a>),
     /// Ranges over zeros.
@@ -408,34 +408,34 @@ pub enum Form {
     Image,
 }
 
-impl<'a> Change<'a> {
+impl<'a> PageChange<'a> {
     /// Its form and bytes.
     pub fn told(&self) -> (Form, &'a [u8]) {
         match *self {
-            Change::Delta(Ranges { bytes, is_compact }) => (Form::Delta { is_compact }, bytes),
-            Change::Fresh(Ranges { bytes, is_compact }) => (Form::Fresh { is_compact }, bytes),
-            Change::Image(image) => (Form::Image, image),
+            PageChange::Delta(Ranges { bytes, is_compact }) => (Form::Delta { is_compact }, bytes),
+            PageChange::Fresh(Ranges { bytes, is_compact }) => (Form::Fresh { is_compact }, bytes),
+            PageChange::Image(image) => (Form::Image, image),
         }
     }
 
-    /// Undoes [`Change::told`].
-    pub fn of(form: Form, bytes: &'a [u8]) -> Change<'a> {
+    /// Undoes [`PageChange::told`].
+    pub fn of(form: Form, bytes: &'a [u8]) -> PageChange<'a> {
         match form {
-            Form::Delta { is_compact } => Change::Delta(Ranges { bytes, is_compact }),
-            Form::Fresh { is_compact } => Change::Fresh(Ranges { bytes, is_compact }),
-            Form::Image => Change::Image(bytes),
+            Form::Delta { is_compact } => PageChange::Delta(Ranges { bytes, is_compact }),
+            Form::Fresh { is_compact } => PageChange::Fresh(Ranges { bytes, is_compact }),
+            Form::Image => PageChange::Image(bytes),
         }
     }
 
     /// Changes the image before, which matters to a delta only.
     pub fn apply(&self, image: &mut [u8]) {
         match self {
-            Change::Delta(ranges) => ranges.apply(image),
-            Change::Fresh(ranges) => {
+            PageChange::Delta(ranges) => ranges.apply(image),
+            PageChange::Fresh(ranges) => {
                 image.fill(0);
                 ranges.apply(image);
             }
-            Change::Image(new) => put(image, 0, new),
+            PageChange::Image(new) => put(image, 0, new),
         }
     }
 }
@@ -467,27 +467,27 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn head() -> Head {
-        Head {
+    fn head() -> RecordHead {
+        RecordHead {
             salt: 1,
             tid: Tid(2),
             durable_tid: Tid(1),
             prev_crc: 3,
             page_count: 4,
             change_counter: 5,
-            stream: Stream::default(),
+            stream: StreamIndex::default(),
         }
     }
 
     fn replay(record: &Record<'_>, base: &[u8]) -> Vec<u8> {
         let mut image = base.to_vec();
         record.for_each(|_, change| match change {
-            Change::Delta(r) => r.apply(&mut image),
-            Change::Fresh(r) => {
+            PageChange::Delta(r) => r.apply(&mut image),
+            PageChange::Fresh(r) => {
                 image.fill(0);
                 r.apply(&mut image);
             }
-            Change::Image(i) => image.copy_from_slice(i),
+            PageChange::Image(i) => image.copy_from_slice(i),
         });
         image
     }
@@ -542,7 +542,7 @@ mod tests {
         let record = Record::decode(bytes, 4096).unwrap();
         let mut seen = vec![];
         record.for_each(|p, c| {
-            if let Change::Image(i) = c {
+            if let PageChange::Image(i) = c {
                 seen.push((p, i[0]));
             }
         });
@@ -565,57 +565,57 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn replay_gives_the_image_also_over_a_torn_page((base, new) in pair(), tear in 0..9usize, fresh: bool) {
-            let mut e = Encoder::default();
-            e.clear();
-            let added = e.add_delta(PageNo(1), (!fresh).then_some(&base), &new).unwrap();
-            prop_assert_eq!(added, fresh || base != new);
-            if added {
-                let (bytes, crc) = e.finish(&head());
-                let record = Record::decode(bytes, 4096).unwrap();
-                prop_assert_eq!(record.head, head());
-                prop_assert_eq!(record.crc, crc);
-                prop_assert_eq!(&replay(&record, &base), &new);
-                // A checkpoint wrote only some sectors of the new image (invariant I8).
-                let mut torn = base.clone();
-                torn[..tear * 512 / 9 * 9].copy_from_slice(&new[..tear * 512 / 9 * 9]);
-                prop_assert_eq!(&replay(&record, &torn), &new);
-            }
-        }
+    #[test]
+    fn replay_gives_the_image_also_over_a_torn_page((base, new) in pair(), tear in 0..9usize, fresh: bool) {
+    let mut e = Encoder::default();
+    e.clear();
+    let added = e.add_delta(PageNo(1), (!fresh).then_some(&base), &new).unwrap();
+    prop_assert_eq!(added, fresh || base != new);
+    if added {
+    let (bytes, crc) = e.finish(&head());
+    let record = Record::decode(bytes, 4096).unwrap();
+    prop_assert_eq!(record.head, head());
+    prop_assert_eq!(record.crc, crc);
+    prop_assert_eq!(&replay(&record, &base), &new);
+    // A checkpoint wrote only some sectors of the new image (invariant I8).
+    let mut torn = base.clone();
+    torn[..tear * 512 / 9 * 9].copy_from_slice(&new[..tear * 512 / 9 * 9]);
+    prop_assert_eq!(&replay(&record, &torn), &new);
+    }
+    }
 
-        #[test]
-        fn a_changed_byte_is_refused((base, new) in pair(), at in any::<proptest::sample::Index>(), xor in 1u8..) {
-            let mut e = Encoder::default();
-            e.clear();
-            e.add_delta(PageNo(1), Some(&base), &new).unwrap();
-            let mut bytes = e.finish(&head()).0.to_vec();
-            let at = at.index(bytes.len());
-            bytes[at] ^= xor;
-            prop_assert!(Record::decode(&bytes, 4096).is_none());
-        }
+    #[test]
+    fn a_changed_byte_is_refused((base, new) in pair(), at in any::<proptest::sample::Index>(), xor in 1u8..) {
+    let mut e = Encoder::default();
+    e.clear();
+    e.add_delta(PageNo(1), Some(&base), &new).unwrap();
+    let mut bytes = e.finish(&head()).0.to_vec();
+    let at = at.index(bytes.len());
+    bytes[at] ^= xor;
+    prop_assert!(Record::decode(&bytes, 4096).is_none());
+    }
 
-        #[test]
-        fn structure_is_checked_even_under_a_valid_checksum(
-            mut body in proptest::collection::vec(any::<u8>(), 0..200), entries in 0u32..4,
-        ) {
-            let mut e = Encoder::default();
-            e.clear();
-            e.buf.append(&mut body);
-            e.entries = entries;
-            let bytes = e.finish(&head()).0.to_vec();
-            if let Some(record) = Record::decode(&bytes, 512) {
-                let mut image = [0; 512];
-                record.for_each(|_, change| match change {
-                    Change::Delta(r) | Change::Fresh(r) => r.apply(&mut image),
-                    Change::Image(i) => image.copy_from_slice(i),
-                });
-            }
-        }
+    #[test]
+    fn structure_is_checked_even_under_a_valid_checksum(
+    mut body in proptest::collection::vec(any::<u8>(), 0..200), entries in 0u32..4,
+    ) {
+    let mut e = Encoder::default();
+    e.clear();
+    e.buf.append(&mut body);
+    e.entries = entries;
+    let bytes = e.finish(&head()).0.to_vec();
+    if let Some(record) = Record::decode(&bytes, 512) {
+    let mut image = [0; 512];
+    record.for_each(|_, change| match change {
+    PageChange::Delta(r) | PageChange::Fresh(r) => r.apply(&mut image),
+    PageChange::Image(i) => image.copy_from_slice(i),
+    });
+    }
+    }
 
-        #[test]
-        fn no_bytes_panic(b in proptest::collection::vec(any::<u8>(), 0..256)) {
-            prop_assert!(Record::decode(&b, 4096).is_none());
-        }
+    #[test]
+    fn no_bytes_panic(b in proptest::collection::vec(any::<u8>(), 0..256)) {
+    prop_assert!(Record::decode(&b, 4096).is_none());
+    }
     }
 }

@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use super::file::{Cursor, LogFile};
+use super::file::{LogCursor, LogFile};
 use super::group::{Audience, Durability, Group};
-use super::record::{self, Head};
+use super::record::{self, RecordHead};
 use super::slot::Slot;
 use super::tombstone::Tombstone;
 use crate::base::error::{Error, IoContext, Result};
@@ -57,7 +57,7 @@ pub fn told_tid(slot: &Slot, facts: Facts) -> Tid {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub enum StreamedImages {
     /// They are home: give the space back.
     Drop,
     /// Some belong to an uncommitted transaction.
@@ -112,7 +112,7 @@ pub struct Way {
 
 /// In the log, not yet in the log's state in memory.
 #[derive(Debug)]
-pub struct Written {
+pub struct WrittenRecord {
     at: LogOffset,
     len: u64,
     crc: u32,
@@ -122,7 +122,7 @@ pub struct Written {
     durable: bool,
 }
 
-impl Written {
+impl WrittenRecord {
     pub fn is_durable(&self) -> bool {
         self.durable
     }
@@ -220,8 +220,8 @@ impl Log {
         }
     }
 
-    pub fn head(&self, state: &State, stream: record::Stream) -> Head {
-        Head {
+    pub fn head(&self, state: &State, stream: record::StreamIndex) -> RecordHead {
+        RecordHead {
             salt: self.slot.salt,
             tid: state.tid,
             durable_tid: self.group.recorded(),
@@ -233,7 +233,7 @@ impl Log {
     }
 
     /// Continues behind other processes' records; nothing of this process is pending.
-    pub fn resume(&mut self, slot: &Slot, cursor: &Cursor, durable: Tid) -> Result<()> {
+    pub fn resume(&mut self, slot: &Slot, cursor: &LogCursor, durable: Tid) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let in_block = cursor.tail.0 % block;
         let mut tail_block = memory::zeros_of(in_block)?;
@@ -269,8 +269,8 @@ impl Log {
         debug_assert!(self.group.durable() <= self.last_tid, "a transaction without a number is durable");
     }
 
-    pub fn cursor(&self) -> Cursor {
-        Cursor { tail: self.tail, prev_crc: self.prev_crc, last_tid: self.last_tid, first: self.slot.start }
+    pub fn cursor(&self) -> LogCursor {
+        LogCursor { tail: self.tail, prev_crc: self.prev_crc, last_tid: self.last_tid, first: self.slot.start }
     }
 
     /// Another process's streamed images end at byte `streamed_end`.
@@ -391,7 +391,7 @@ impl Log {
         at: LogOffset,
         flush: bool,
         audience: &dyn Audience,
-    ) -> Result<Written> {
+    ) -> Result<WrittenRecord> {
         self.group.hand_over(audience)?;
         let block = usize::try_from(self.slot.block_bytes).unwrap_or(1);
         let in_ring = at.0 % self.slot.ring_bytes;
@@ -408,11 +408,11 @@ impl Log {
         let tail_position = position + whole as u64;
         bytes.resize(bytes.len().next_multiple_of(block), 0);
         self.group.write_prepared(bytes, position, flush, audience)?;
-        Ok(Written { at, len: record.len() as u64, crc, tail, position: tail_position, durable: flush })
+        Ok(WrittenRecord { at, len: record.len() as u64, crc, tail, position: tail_position, durable: flush })
     }
 
     /// The caller publishes `state` under the same lock.
-    pub fn push_prepared(&mut self, written: &Written, state: &Arc<State>) {
+    pub fn push_prepared(&mut self, written: &WrittenRecord, state: &Arc<State>) {
         debug_assert!(written.at >= self.tail && state.tid > self.last_tid, "rule RecordChain: {written:?}, {state:?}");
         self.group.push_prepared(&written.tail, written.position, state, written.durable);
         self.tail = written.to();
@@ -526,7 +526,7 @@ impl Log {
 
     /// Home holds `state`, that of the record before `from`, durable: writes a slot with live
     /// records from there.
-    pub fn begin_at(&mut self, from: &Cursor, state: &State, facts: Facts) -> Result<()> {
+    pub fn begin_at(&mut self, from: &LogCursor, state: &State, facts: Facts) -> Result<()> {
         debug_assert!(state.tid == from.last_tid && from.tail <= self.tail, "{from:?} is not behind {}", state.tid);
         debug_assert!(self.slot.start <= from.tail && self.group.durable() >= state.tid, "rule HomeBeforeSlot");
         self.slot.start = from.tail;
@@ -621,7 +621,7 @@ impl Log {
     /// With the mark off, flushed unless [`Log::proves_close`]: leaves nothing readable (rule
     /// NothingLeftBehind) and shrinks a grown ring (rule SlotBeforeReuse). Flushed only if the file
     /// shrinks: the next session looks again.
-    pub fn invalidate(&mut self, stream: Stream, system_start: Option<u64>) -> Result<()> {
+    pub fn invalidate(&mut self, stream: StreamedImages, system_start: Option<u64>) -> Result<()> {
         // The next session may begin without a flush: it proves this slot durable, and no older one
         // counts (rule SlotWithFirstRecord).
         let begun = self.owns_slot();
@@ -632,7 +632,7 @@ impl Log {
         let (from, to) = if is_one_lap { (from, from + bytes) } else { (0, small) };
         let used = (LogOffset(from), LogOffset(to));
         // While one slot is of a live session, records may lead to the part that goes.
-        let cuts = self.slot.ring_bytes > small || (stream == Stream::Drop && self.is_longer()?);
+        let cuts = self.slot.ring_bytes > small || (stream == StreamedImages::Drop && self.is_longer()?);
         let stone = Tombstone { session: self.slot.session, tid: self.last_tid };
         // After a recovery, a failed flush may have left bytes in the cache alone.
         let wiped = match self.slot.zeroed {
@@ -655,9 +655,9 @@ impl Log {
             self.log.flush()?;
         }
         match stream {
-            Stream::Drop if cuts => self.stream_reset()?,
-            Stream::Drop => self.stream_tail = self.ring_end(),
-            Stream::Keep => {}
+            StreamedImages::Drop if cuts => self.stream_reset()?,
+            StreamedImages::Drop => self.stream_tail = self.ring_end(),
+            StreamedImages::Keep => {}
         }
         Ok(())
     }
@@ -759,7 +759,7 @@ mod tests {
     use crate::disk::sim::{Op, SimConfig, SimDisk, TraceEntry};
     use crate::disk::{Disk, OpenMode};
     use crate::log::file::ScanEnd;
-    use crate::log::record::{Encoder, Stream as RecordStream};
+    use crate::log::record::{Encoder, StreamIndex as RecordStream};
 
     const RING: u64 = 1 << 20;
 

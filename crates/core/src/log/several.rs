@@ -21,7 +21,7 @@ use crate::base::error::Result;
 use crate::base::layout::JOURNAL_SUFFIX;
 use crate::base::types::{LogOffset, Tid};
 use crate::disk::{random, system};
-use crate::log::decision::{Decision, Part};
+use crate::log::decision::{Decision, DecisionPart};
 use crate::log::file::LogFile;
 use crate::log::record::Decider;
 use crate::log::slot::Slot;
@@ -74,7 +74,7 @@ impl Several {
         let mut decision = Decision { token: self.token, flushed: true, files: Vec::new() };
         for (path, session, tid, flushed) in records {
             decision.flushed &= flushed;
-            decision.files.push(Part { path: seen_from(at, &path), session, tid });
+            decision.files.push(DecisionPart { path: seen_from(at, &path), session, tid });
         }
         decision
     }

@@ -12,13 +12,13 @@ use crate::base::types::{PageNo, Tid};
 use crate::disk::Disk;
 use crate::disk::image_file::ImageFile;
 use crate::log::file::LogFile;
-use crate::log::record::{Change, Record};
+use crate::log::record::{PageChange, Record};
 use crate::log::slot::Slot;
-use crate::pages::chains::{Added, Chains, Unmade};
-use crate::pages::table::{Image, PageTable, Place, Readers, Streamed};
-use crate::sqlite_format::home::{self, Header, State};
+use crate::pages::chains::{Chains, ChangeFate, Unmade};
+use crate::pages::table::{Image, ImageLocation, PageTable, Readers, Streamed};
+use crate::sqlite_format::home::{self, DatabaseHeader, State};
 
-pub struct Source<'a> {
+pub struct RecordSource<'a> {
     pub path: &'a Path,
     pub log: &'a LogFile,
     pub slot: &'a Slot,
@@ -42,36 +42,36 @@ impl<'a> Overflow<'a> {
     }
 
     /// For a page now at `old`.
-    fn place(&mut self, table: &PageTable, old: &Place, image: Vec<u8>) -> Result<Place> {
+    fn place(&mut self, table: &PageTable, old: &ImageLocation, image: Vec<u8>) -> Result<ImageLocation> {
         const WHAT: &str = "cannot keep a replayed image in a temporary file beside";
         if table.new_bytes() < REPLAYED_BYTES {
-            return Ok(Place::Memory(Image::from(image)));
+            return Ok(ImageLocation::Memory(Image::from(image)));
         }
-        if let Place::Log(file, position) = old
+        if let ImageLocation::Log(file, position) = old
             && self.images.is(file)
         {
             file.write_at(&image, *position).context(|| what(WHAT, self.path))?;
             return Ok(old.clone());
         }
         let (file, position) = self.images.append(self.disk, self.path, &image, || what(WHAT, self.path))?;
-        Ok(Place::Log(file, position))
+        Ok(ImageLocation::Log(file, position))
     }
 }
 
 /// Images are made on demand.
-pub struct Later {
+pub struct DeferredChanges {
     chains: Chains,
     /// Home has this page in part.
     cut: Option<PageNo>,
 }
 
-impl Later {
+impl DeferredChanges {
     /// For records behind `slot`.
-    pub fn new(slot: &Slot, home_bytes: u64) -> Result<Later> {
+    pub fn new(slot: &Slot, home_bytes: u64) -> Result<DeferredChanges> {
         let page_bytes = u64::from(slot.page_bytes.max(1));
         let home_pages = u32::try_from(home_bytes / page_bytes).unwrap_or(u32::MAX);
         let cut = (!home_bytes.is_multiple_of(page_bytes)).then_some(PageNo(home_pages.saturating_add(1)));
-        Ok(Later { chains: Chains::new(slot.page_bytes, home_pages, slot.ring_bytes)?, cut })
+        Ok(DeferredChanges { chains: Chains::new(slot.page_bytes, home_pages, slot.ring_bytes)?, cut })
     }
 
     /// Whether the changes may wait: memory is there, and no streamed image covers them.
@@ -89,8 +89,8 @@ impl Later {
     }
 }
 
-pub struct Now<'a, 'b> {
-    pub source: &'a Source<'b>,
+pub struct RecordApplier<'a, 'b> {
+    pub source: &'a RecordSource<'b>,
     pub table: &'a mut PageTable,
     pub readers: Readers<'a>,
     /// With it there are no readers: one version per page.
@@ -98,22 +98,27 @@ pub struct Now<'a, 'b> {
 }
 
 pub fn apply(
-    source: &Source<'_>,
+    source: &RecordSource<'_>,
     table: &mut PageTable,
     state: &State,
     record: &Record<'_>,
     readers: Readers<'_>,
 ) -> Result<State> {
-    Now { source, table, readers, overflow: None }.apply(state, record, None)
+    RecordApplier { source, table, readers, overflow: None }.apply(state, record, None)
 }
 
-impl Now<'_, '_> {
+impl RecordApplier<'_, '_> {
     /// Changes that may wait go to `later`.
-    pub fn apply(&mut self, state: &State, record: &Record<'_>, mut later: Option<&mut Later>) -> Result<State> {
-        let Source { log, slot, .. } = self.source;
+    pub fn apply(
+        &mut self,
+        state: &State,
+        record: &Record<'_>,
+        mut later: Option<&mut DeferredChanges>,
+    ) -> Result<State> {
+        let RecordSource { log, slot, .. } = self.source;
         let tid = record.head.tid;
         let mut done = Ok(());
-        let mut header: Option<Header> = None;
+        let mut header: Option<DatabaseHeader> = None;
         record.for_each(|page, change| {
             if done.is_err() {
                 return;
@@ -153,9 +158,9 @@ impl Now<'_, '_> {
         &mut self,
         page: PageNo,
         tid: Tid,
-        change: Change<'_>,
-        later: Option<&mut Later>,
-        header: &mut Option<Header>,
+        change: PageChange<'_>,
+        later: Option<&mut DeferredChanges>,
+        header: &mut Option<DatabaseHeader>,
     ) -> Result<()> {
         let mut note = |image: &[u8]| {
             if page == PageNo::HEADER {
@@ -165,9 +170,9 @@ impl Now<'_, '_> {
         let mut made = None;
         if let Some(later) = later.filter(|later| later.takes_page(page)) {
             made = match later.chains.add(page, tid, change)? {
-                Added::Waits => return Ok(()),
-                Added::Made => None,
-                Added::Long(last) => {
+                ChangeFate::Waits => return Ok(()),
+                ChangeFate::Made => None,
+                ChangeFate::Long(last) => {
                     let home = |image: &mut [u8]| (self.source.home)(page, image).map(|()| image.len());
                     later.chains.image(page, last, home)?
                 }
@@ -184,15 +189,15 @@ impl Now<'_, '_> {
         let old = self.table.find(page, tid);
         let mut image = match (made, change) {
             (Some(image), _) => image,
-            (None, Change::Delta(_)) => previous_image(self.source, page, &old)?,
-            (None, Change::Fresh(_) | Change::Image(_)) => memory::zeros(self.source.slot.page_bytes as usize)?,
+            (None, PageChange::Delta(_)) => previous_image(self.source, page, &old)?,
+            (None, PageChange::Fresh(_) | PageChange::Image(_)) => memory::zeros(self.source.slot.page_bytes as usize)?,
         };
         self.table.room(1)?;
         change.apply(&mut image);
         note(&image);
         let place = match &mut self.overflow {
             Some(overflow) => overflow.place(self.table, &old, image)?,
-            None => Place::Memory(Image::from(image)),
+            None => ImageLocation::Memory(Image::from(image)),
         };
         self.table.publish(page, tid, place, self.readers);
         Ok(())
@@ -203,25 +208,25 @@ fn what(verb: &str, path: &Path) -> String {
     format!("{verb} the database {}", path.display())
 }
 
-fn previous_image(source: &Source<'_>, page: PageNo, place: &Place) -> Result<Vec<u8>> {
-    let Source { path, slot, home, .. } = source;
-    if let Place::Memory(old) = place {
+fn previous_image(source: &RecordSource<'_>, page: PageNo, place: &ImageLocation) -> Result<Vec<u8>> {
+    let RecordSource { path, slot, home, .. } = source;
+    if let ImageLocation::Memory(old) = place {
         return memory::copy(old);
     }
-    if let Place::Unmade(chain) = place {
+    if let ImageLocation::Unmade(chain) = place {
         let size = |image: &mut [u8]| home(page, image).map(|()| image.len());
         return chain.image(page, size)?.ok_or_else(|| Error::home_ends_within(path, page));
     }
     let mut image = memory::zeros(slot.page_bytes as usize)?;
     match place {
-        Place::Memory(_) | Place::Unmade(_) => {}
-        Place::Log(file, position) | Place::Kept(file, position) => {
+        ImageLocation::Memory(_) | ImageLocation::Unmade(_) => {}
+        ImageLocation::Log(file, position) | ImageLocation::Kept(file, position) => {
             let read = file.read_at(&mut image, *position).context(|| what("cannot read", path))?;
             if read < image.len() {
                 return Err(Error::Corrupt(format!("the log of {} ends within page {page}", path.display())));
             }
         }
-        Place::Home => {
+        ImageLocation::Home => {
             home(page, &mut image)?;
             if page == PageNo::HEADER {
                 home::unmark(&mut image);

@@ -14,7 +14,7 @@ use rustc_hash::FxHashMap;
 use crate::base::error::{Error, Result};
 use crate::base::memory::{self, Room};
 use crate::base::types::{PageNo, Tid};
-use crate::log::record::{Change, Form};
+use crate::log::record::{Form, PageChange};
 
 /// Bytes of entries; images of later ones are made at once.
 const BYTES_MAX: u64 = 8 << 20;
@@ -55,7 +55,7 @@ pub struct Chains {
     wasted_bytes: u64,
 }
 
-pub enum Added {
+pub enum ChangeFate {
     Waits,
     /// The page has an image, independent of earlier ones.
     Made,
@@ -69,7 +69,7 @@ pub struct Unmade {
 }
 
 #[derive(Clone)]
-pub struct Chain {
+pub struct ChangeChain {
     entries: Arc<Entries>,
     last: u32,
 }
@@ -86,7 +86,7 @@ impl Chains {
         self.entries.bytes.len() as u64 + record_bytes <= BYTES_MAX && self.wasted_bytes <= WASTED_BYTES
     }
 
-    pub fn add(&mut self, page: PageNo, tid: Tid, change: Change<'_>) -> Result<Added> {
+    pub fn add(&mut self, page: PageNo, tid: Tid, change: PageChange<'_>) -> Result<ChangeFate> {
         let Entries { bytes, links, page_bytes, .. } = &mut self.entries;
         let (form, changed) = change.told();
         let len = number(changed.len())?;
@@ -95,9 +95,9 @@ impl Chains {
         self.last.room(1)?;
         let last = self.last.entry(page).or_insert(NONE);
         if *last == MADE {
-            return Ok(Added::Made);
+            return Ok(ChangeFate::Made);
         }
-        let before = links.get(*last as usize).filter(|_| matches!(change, Change::Delta(_)));
+        let before = links.get(*last as usize).filter(|_| matches!(change, PageChange::Delta(_)));
         let chain_bytes = len.saturating_add(before.map_or(0, |link| link.chain_bytes));
         // An image grows no more with later changes; new memory costs more than the read of home.
         let most = if before.is_some() { *page_bytes / 2 } else { *page_bytes };
@@ -105,13 +105,13 @@ impl Chains {
             self.wasted_bytes += u64::from(links.get(*last as usize).map_or(0, |link| link.chain_bytes));
             let before = before.and(Some(*last));
             *last = MADE;
-            return Ok(before.map_or(Added::Made, Added::Long));
+            return Ok(before.map_or(ChangeFate::Made, ChangeFate::Long));
         }
         let before = before.map_or(NONE, |_| *last);
         *last = number(links.len())?;
         links.push(Link { before, at: number(bytes.len())?, len, chain_bytes, form, tid });
         bytes.extend_from_slice(changed);
-        Ok(Added::Waits)
+        Ok(ChangeFate::Waits)
     }
 
     /// The image behind the link `last`, over the one that `home` reads.
@@ -135,12 +135,12 @@ fn number(n: usize) -> Result<u32> {
 }
 
 impl Unmade {
-    fn chain(&self, last: u32) -> Option<(Tid, Chain)> {
+    fn chain(&self, last: u32) -> Option<(Tid, ChangeChain)> {
         let link = self.entries.links.get(last as usize)?;
-        Some((link.tid, Chain { entries: self.entries.clone(), last }))
+        Some((link.tid, ChangeChain { entries: self.entries.clone(), last }))
     }
 
-    pub fn get(&self, page: PageNo) -> Option<(Tid, Chain)> {
+    pub fn get(&self, page: PageNo) -> Option<(Tid, ChangeChain)> {
         self.chain(*self.last.get(&page)?)
     }
 
@@ -149,7 +149,7 @@ impl Unmade {
     }
 
     /// The same as [`Unmade::get`], and removes it.
-    pub fn take(&mut self, page: PageNo) -> Option<(Tid, Chain)> {
+    pub fn take(&mut self, page: PageNo) -> Option<(Tid, ChangeChain)> {
         let last = self.last.remove(&page)?;
         self.chain(last)
     }
@@ -166,7 +166,7 @@ impl Unmade {
         self.last.keys().copied()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (PageNo, Tid, Chain)> {
+    pub fn iter(&self) -> impl Iterator<Item = (PageNo, Tid, ChangeChain)> {
         self.last.iter().filter_map(|(page, last)| self.chain(*last).map(|(tid, chain)| (*page, tid, chain)))
     }
 
@@ -175,13 +175,13 @@ impl Unmade {
     }
 }
 
-impl Chain {
+impl ChangeChain {
     pub fn page_bytes(&self) -> u32 {
         self.entries.page_bytes
     }
 
     /// Whether both are the same.
-    pub fn is(&self, other: &Chain) -> bool {
+    pub fn is(&self, other: &ChangeChain) -> bool {
         Arc::ptr_eq(&self.entries, &other.entries) && self.last == other.last
     }
 
@@ -203,7 +203,7 @@ impl Entries {
         }
         let mut image = memory::zeros(self.page_bytes as usize)?;
         let first = links.last().and_then(|link| self.change(link));
-        let over_home = matches!(first, Some(Change::Delta(_))) && page.0 <= self.home_pages;
+        let over_home = matches!(first, Some(PageChange::Delta(_))) && page.0 <= self.home_pages;
         if over_home && home(&mut image)? < image.len() {
             return Ok(None);
         }
@@ -216,8 +216,8 @@ impl Entries {
         Ok(Some(image))
     }
 
-    fn change(&self, link: &Link) -> Option<Change<'_>> {
+    fn change(&self, link: &Link) -> Option<PageChange<'_>> {
         let from = link.at as usize;
-        Some(Change::of(link.form, self.bytes.get(from..from + link.len as usize)?))
+        Some(PageChange::of(link.form, self.bytes.get(from..from + link.len as usize)?))
     }
 }

@@ -5,10 +5,10 @@ use crate::base::types::{PageNo, Tid};
 
 /// Sorted by TID.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshots(Vec<Pinned>);
+pub struct Snapshots(Vec<PinnedSnapshots>);
 
 #[derive(Clone, Debug)]
-struct Pinned {
+struct PinnedSnapshots {
     tid: Tid,
     count: usize,
     /// Size of the state in pages.
@@ -23,7 +23,7 @@ impl Snapshots {
                 pinned.count += 1;
                 pinned.pages = pinned.pages.max(pages);
             }
-            _ => self.0.insert(at, Pinned { tid, count: 1, pages }),
+            _ => self.0.insert(at, PinnedSnapshots { tid, count: 1, pages }),
         }
     }
 

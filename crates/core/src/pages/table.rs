@@ -1,7 +1,7 @@
 //! The page table: images newer than home, and old ones that snapshots need.
 //!
-//! A snapshot at S reads the newest version up to S, else home (invariant I4). [`Place::Home`] is
-//! listed where older versions are kept beside it.
+//! A snapshot at S reads the newest version up to S, else home (invariant I4).
+//! [`ImageLocation::Home`] is listed where older versions are kept beside it.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +17,7 @@ use crate::base::layout::STREAM_UNIT;
 use crate::base::memory::{self, PageBytes, Room};
 use crate::base::types::{PageNo, Tid};
 use crate::disk::DiskFile;
-use crate::pages::chains::{Chain, Unmade};
+use crate::pages::chains::{ChangeChain, Unmade};
 use crate::pages::snapshots::Snapshots;
 use crate::shared::member::Member;
 use crate::sqlite_format::home::State;
@@ -56,35 +56,35 @@ impl Deref for Image {
 }
 
 #[derive(Clone)]
-pub enum Place {
+pub enum ImageLocation {
     Memory(Image),
     /// Streamed into the log: file and byte position.
     Log(Arc<dyn DiskFile>, u64),
     /// Kept for a snapshot in a temporary file: file and byte position.
     Kept(Arc<dyn DiskFile>, u64),
     /// Not made yet: recovered changes.
-    Unmade(Chain),
+    Unmade(ChangeChain),
     Home,
 }
 
 #[derive(Clone)]
-struct Version {
+struct PageVersion {
     tid: Tid,
-    place: Place,
+    place: ImageLocation,
 }
 
-impl Version {
+impl PageVersion {
     /// For the newest version of a page.
     fn is_newer_than_home(&self) -> bool {
-        !matches!(self.place, Place::Home | Place::Kept(..))
+        !matches!(self.place, ImageLocation::Home | ImageLocation::Kept(..))
     }
 
     /// Of an unmade image, its changes.
     fn bytes(&self) -> u64 {
         match &self.place {
-            Place::Memory(image) => image.len() as u64,
-            Place::Unmade(chain) => chain.page_bytes().into(),
-            Place::Log(..) | Place::Kept(..) | Place::Home => 0,
+            ImageLocation::Memory(image) => image.len() as u64,
+            ImageLocation::Unmade(chain) => chain.page_bytes().into(),
+            ImageLocation::Log(..) | ImageLocation::Kept(..) | ImageLocation::Home => 0,
         }
     }
 }
@@ -163,8 +163,8 @@ struct Layer {
 impl Layer {
     /// Whether a streamed image is newer than `listed`, or will be home's: home may hold either
     /// until the checkpoint ends (rule OldImageKept).
-    fn hides(&self, listed: &Version) -> bool {
-        listed.tid < self.tid || (listed.tid == self.tid && matches!(listed.place, Place::Home))
+    fn hides(&self, listed: &PageVersion) -> bool {
+        listed.tid < self.tid || (listed.tid == self.tid && matches!(listed.place, ImageLocation::Home))
     }
 }
 
@@ -191,21 +191,21 @@ const STEP_PAGES: usize = 16;
 
 /// Identifies a state: a new log reuses the last TID, and a passthrough transaction changes only
 /// the counter.
-pub type Is = (Tid, u32);
+pub type StateId = (Tid, u32);
 
-pub fn is(state: &State) -> Is {
+pub fn state_id(state: &State) -> StateId {
     (state.tid, state.change_counter)
 }
 
-struct Step {
-    from: Is,
-    to: Is,
+struct TableChange {
+    from: StateId,
+    to: StateId,
     pages: Vec<PageNo>,
 }
 
 #[derive(Default)]
 pub struct PageTable {
-    pages: FxHashMap<PageNo, Vec<Version>>,
+    pages: FxHashMap<PageNo, Vec<PageVersion>>,
     /// Recovered pages that were not needed yet: each has one version, which is not in `pages`.
     unmade: Option<Unmade>,
     /// `pages` may list an unmade image.
@@ -220,7 +220,7 @@ pub struct PageTable {
     /// Each page changed after this is listed; `None`: unknown.
     since: Option<Tid>,
     /// Of this process, oldest first.
-    steps: VecDeque<Step>,
+    steps: VecDeque<TableChange>,
     /// A connection has asked for steps; stock SQLite never does.
     is_asked: AtomicBool,
     /// Through it other processes may have kept images.
@@ -228,25 +228,25 @@ pub struct PageTable {
 }
 
 impl PageTable {
-    pub fn find(&self, page: PageNo, tid: Tid) -> Place {
+    pub fn find(&self, page: PageNo, tid: Tid) -> ImageLocation {
         let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid));
         if let Some(layer) = &self.layer
             && layer.tid <= tid
             && listed.is_none_or(|v| layer.hides(v))
             && let Some((position, _)) = layer.streamed.get(page)
         {
-            return Place::Log(layer.log.clone(), position);
+            return ImageLocation::Log(layer.log.clone(), position);
         }
         match listed {
             Some(version) => version.place.clone(),
-            None => self.unmade(page, tid).unwrap_or(Place::Home),
+            None => self.unmade(page, tid).unwrap_or(ImageLocation::Home),
         }
     }
 
     /// The unlisted version, if the snapshot at `tid` has it.
-    fn unmade(&self, page: PageNo, tid: Tid) -> Option<Place> {
+    fn unmade(&self, page: PageNo, tid: Tid) -> Option<ImageLocation> {
         let (made_by, chain) = self.unmade.as_ref()?.get(page)?;
-        (made_by <= tid).then_some(Place::Unmade(chain))
+        (made_by <= tid).then_some(ImageLocation::Unmade(chain))
     }
 
     /// Takes recovered changes.
@@ -257,7 +257,7 @@ impl PageTable {
     }
 
     /// Removes the unlisted version.
-    fn take_unmade(&mut self, page: PageNo) -> Option<(Tid, Chain)> {
+    fn take_unmade(&mut self, page: PageNo) -> Option<(Tid, ChangeChain)> {
         let unmade = self.unmade.as_mut()?;
         let taken = unmade.take(page);
         if unmade.is_empty() {
@@ -270,39 +270,39 @@ impl PageTable {
         let Some((tid, chain)) = self.take_unmade(page) else { return };
         debug_assert!(!self.pages.contains_key(&page), "page {page} has two places");
         self.lists_unmade = true;
-        self.pages.insert(page, vec![Version { tid, place: Place::Unmade(chain) }]);
+        self.pages.insert(page, vec![PageVersion { tid, place: ImageLocation::Unmade(chain) }]);
     }
 
     /// Lists the recovered version first.
-    fn versions(&mut self, page: PageNo) -> &mut Vec<Version> {
+    fn versions(&mut self, page: PageNo) -> &mut Vec<PageVersion> {
         self.list(page);
         self.pages.entry(page).or_default()
     }
 
     /// The image of `chain` was made. Without memory for it, the next reader makes it again.
-    pub fn made(&mut self, page: PageNo, chain: &Chain, image: Image) {
+    pub fn made(&mut self, page: PageNo, chain: &ChangeChain, image: Image) {
         if self.room(1).is_err() {
             return;
         }
-        let is = |place: &Place| matches!(place, Place::Unmade(other) if other.is(chain));
+        let is = |place: &ImageLocation| matches!(place, ImageLocation::Unmade(other) if other.is(chain));
         if self.unmade(page, Tid(u64::MAX)).is_some_and(|place| is(&place)) {
             self.list(page);
         }
         let version = self.pages.get_mut(&page).and_then(|versions| versions.iter_mut().find(|v| is(&v.place)));
         if let Some(version) = version {
-            version.place = Place::Memory(image);
+            version.place = ImageLocation::Memory(image);
         }
     }
 
     /// An unmade version, other than the one at `going` to home.
-    pub fn unmade_beside(&self, page: PageNo, going: &Place) -> Option<(Tid, Chain)> {
-        let beside = |place: &Place| match (place, going) {
-            (Place::Unmade(chain), Place::Unmade(going)) if chain.is(going) => None,
-            (Place::Unmade(chain), _) => Some(chain.clone()),
+    pub fn unmade_beside(&self, page: PageNo, going: &ImageLocation) -> Option<(Tid, ChangeChain)> {
+        let beside = |place: &ImageLocation| match (place, going) {
+            (ImageLocation::Unmade(chain), ImageLocation::Unmade(going)) if chain.is(going) => None,
+            (ImageLocation::Unmade(chain), _) => Some(chain.clone()),
             _ => None,
         };
         if let Some((tid, chain)) = self.unmade.as_ref().and_then(|unmade| unmade.get(page)) {
-            return beside(&Place::Unmade(chain)).map(|chain| (tid, chain));
+            return beside(&ImageLocation::Unmade(chain)).map(|chain| (tid, chain));
         }
         let versions = self.pages.get(&page).filter(|_| self.lists_unmade)?;
         versions.iter().find_map(|v| Some((v.tid, beside(&v.place)?)))
@@ -369,11 +369,11 @@ impl PageTable {
             return;
         }
         list.extend(pages);
-        self.steps.push_back(Step { from: is(from), to: is(to), pages: list });
+        self.steps.push_back(TableChange { from: state_id(from), to: state_id(to), pages: list });
     }
 
     /// Adds pages that may differ; false: unknown.
-    pub fn changed_between(&self, from: Is, to: Is, pages: &mut Vec<u32>) -> bool {
+    pub fn changed_between(&self, from: StateId, to: StateId, pages: &mut Vec<u32>) -> bool {
         self.is_asked.store(true, Relaxed);
         let mut at = to;
         for step in self.steps.iter().rev().skip_while(|step| step.to != to) {
@@ -395,8 +395,8 @@ impl PageTable {
     }
 
     /// Drops versions without readers.
-    pub fn publish(&mut self, page: PageNo, tid: Tid, place: Place, readers: Readers<'_>) {
-        let added = Version { tid, place };
+    pub fn publish(&mut self, page: PageNo, tid: Tid, place: ImageLocation, readers: Readers<'_>) {
+        let added = PageVersion { tid, place };
         let versions = self.versions(page);
         let (newest, kept) = versions.split_last().map_or((0, 0), |(last, older)| (last.bytes(), bytes(older)));
         retain_needed(page, versions, tid, readers);
@@ -411,7 +411,7 @@ impl PageTable {
     /// no readers.
     pub fn amend(&mut self, page: PageNo, tid: Tid) -> Option<&mut [u8]> {
         let newest = self.pages.get_mut(&page).filter(|_| self.layer.is_none())?.last_mut()?;
-        let Place::Memory(image) = &mut newest.place else { return None };
+        let ImageLocation::Memory(image) = &mut newest.place else { return None };
         let image = Arc::get_mut(&mut image.0)?;
         newest.tid = tid;
         Some(&mut image.0)
@@ -429,10 +429,10 @@ impl PageTable {
     }
 
     /// Newest versions newer than home, in page order.
-    pub fn dirty(&self, page_count: u32) -> Result<Vec<(PageNo, Place)>> {
+    pub fn dirty(&self, page_count: u32) -> Result<Vec<(PageNo, ImageLocation)>> {
         let streamed = self.layer.as_ref().map_or(0, |layer| layer.streamed.len());
         let unmade = self.unmade.as_ref().map_or(0, Unmade::len);
-        let mut pages: Vec<(PageNo, Place)> = memory::list(self.pages.len() + unmade + streamed as usize)?;
+        let mut pages: Vec<(PageNo, ImageLocation)> = memory::list(self.pages.len() + unmade + streamed as usize)?;
         let listed = self
             .pages
             .iter()
@@ -447,11 +447,11 @@ impl PageTable {
         let unmade = self.unmade.iter().flat_map(Unmade::iter).filter(|(page, ..)| {
             page.0 <= page_count && self.layer.as_ref().is_none_or(|l| l.streamed.get(*page).is_none())
         });
-        pages.extend(unmade.map(|(page, _, chain)| (page, Place::Unmade(chain))));
+        pages.extend(unmade.map(|(page, _, chain)| (page, ImageLocation::Unmade(chain))));
         if let Some(layer @ Layer { streamed, log, .. }) = &self.layer {
             let newest = |p: &PageNo| self.pages.get(p).and_then(|v| v.last()).is_none_or(|v| layer.hides(v));
             let streamed = streamed.iter().filter(|(p, ..)| p.0 <= page_count && newest(p));
-            pages.extend(streamed.map(|(page, at, _)| (page, Place::Log(log.clone(), at))));
+            pages.extend(streamed.map(|(page, at, _)| (page, ImageLocation::Log(log.clone(), at))));
         }
         pages.sort_unstable_by_key(|(page, _)| *page);
         Ok(pages)
@@ -464,31 +464,31 @@ impl PageTable {
             self.dirty(page_count)?.iter().for_each(|(page, _)| add(*page));
             return Ok(count);
         }
-        let listed = self.pages.iter().filter(|(_, v)| v.last().is_some_and(Version::is_newer_than_home));
+        let listed = self.pages.iter().filter(|(_, v)| v.last().is_some_and(PageVersion::is_newer_than_home));
         let unmade = self.unmade.iter().flat_map(Unmade::pages);
         listed.map(|(page, _)| *page).chain(unmade).filter(|page| page.0 <= page_count).for_each(&mut add);
         Ok(count)
     }
 
     /// Keeps home's image for snapshots from `first` on, before home gets that of `now`.
-    pub fn keep(&mut self, page: PageNo, first: Tid, now: Tid, place: Place) {
-        if let Place::Memory(image) = &place {
+    pub fn keep(&mut self, page: PageNo, first: Tid, now: Tid, place: ImageLocation) {
+        if let ImageLocation::Memory(image) = &place {
             self.kept_bytes += image.len() as u64;
         }
         let versions = self.versions(page);
         let at = versions.partition_point(|v| v.tid < first);
         match versions.get_mut(at) {
-            Some(Version { tid, place: old @ Place::Home }) if *tid == first => *old = place,
-            _ => versions.insert(at, Version { tid: first, place }),
+            Some(PageVersion { tid, place: old @ ImageLocation::Home }) if *tid == first => *old = place,
+            _ => versions.insert(at, PageVersion { tid: first, place }),
         }
         // Home had the same image where other processes' checkpoints are marked behind it.
         let mut n = 0;
         versions.retain(|v| {
             n += 1;
-            n <= at + 1 || v.tid >= now || !matches!(v.place, Place::Home)
+            n <= at + 1 || v.tid >= now || !matches!(v.place, ImageLocation::Home)
         });
         if at + 1 == versions.len() {
-            versions.push(Version { tid: now, place: Place::Home });
+            versions.push(PageVersion { tid: now, place: ImageLocation::Home });
         }
     }
 
@@ -507,7 +507,7 @@ impl PageTable {
         let newest = self.pages.get_mut(&page)?.last_mut()?;
         let tid = newest.tid;
         self.new_bytes -= newest.bytes();
-        newest.place = Place::Home;
+        newest.place = ImageLocation::Home;
         self.release(page, readers);
         Some(tid)
     }
@@ -515,7 +515,7 @@ impl PageTable {
     /// Another process's checkpoint brought home all up to `home_tid`: drops unneeded images of
     /// pages without newer ones.
     pub fn swept_elsewhere(&mut self, home_tid: Tid, readers: Readers<'_>) {
-        let in_home = |v: &&Version| v.tid <= home_tid && v.is_newer_than_home();
+        let in_home = |v: &&PageVersion| v.tid <= home_tid && v.is_newer_than_home();
         let swept: Vec<PageNo> =
             self.pages.iter().filter(|(_, v)| v.last().filter(in_home).is_some()).map(|(page, _)| *page).collect();
         let unmade = self.unmade.iter().flat_map(Unmade::iter).filter(|(_, tid, _)| *tid <= home_tid);
@@ -523,16 +523,16 @@ impl PageTable {
         swept.into_iter().for_each(|page| self.swept(page, readers));
     }
 
-    pub fn to_sweep(&self, page: PageNo) -> Option<(Tid, Place)> {
+    pub fn to_sweep(&self, page: PageNo) -> Option<(Tid, ImageLocation)> {
         if let Some((tid, chain)) = self.unmade.as_ref().and_then(|unmade| unmade.get(page)) {
-            return Some((tid, Place::Unmade(chain)));
+            return Some((tid, ImageLocation::Unmade(chain)));
         }
         let newest = self.pages.get(&page)?.last().filter(|newest| newest.is_newer_than_home())?;
         Some((newest.tid, newest.place.clone()))
     }
 
     pub fn keeps_in_file(&self) -> bool {
-        self.pages.values().flatten().any(|version| matches!(version.place, Place::Kept(..)))
+        self.pages.values().flatten().any(|version| matches!(version.place, ImageLocation::Kept(..)))
     }
 
     pub fn release(&mut self, page: PageNo, readers: Readers<'_>) {
@@ -541,7 +541,7 @@ impl PageTable {
         let before = bytes(versions);
         retain_needed(page, versions, newest.tid, readers);
         self.kept_bytes = (self.kept_bytes + bytes(versions)).saturating_sub(before);
-        let alone_at_home = versions.is_empty() && matches!(newest.place, Place::Home);
+        let alone_at_home = versions.is_empty() && matches!(newest.place, ImageLocation::Home);
         versions.push(newest);
         if alone_at_home {
             self.pages.remove(&page);
@@ -567,7 +567,7 @@ impl PageTable {
             let until = streamed.or((page.0 > page_count).then_some(home_tid)).filter(|until| tid < *until);
             if until.is_some_and(|until| readers.need(page, tid, until)) {
                 self.lists_unmade = true;
-                self.pages.insert(page, vec![Version { tid, place: Place::Unmade(chain) }]);
+                self.pages.insert(page, vec![PageVersion { tid, place: ImageLocation::Unmade(chain) }]);
             }
         }
         let mut kept_bytes = 0;
@@ -576,7 +576,7 @@ impl PageTable {
             let streamed = layer.as_ref().filter(|l| l.streamed.get(*page).is_some()).map(|l| l.tid);
             let newer = streamed.or((page.0 > page_count).then_some(home_tid));
             if let Some(tid) = newer.filter(|tid| versions.last().is_some_and(|v| v.tid < *tid)) {
-                versions.push(Version { tid, place: Place::Home });
+                versions.push(PageVersion { tid, place: ImageLocation::Home });
             }
             let Some(mut newest) = versions.pop() else { return false };
             let until = newest.tid;
@@ -586,7 +586,7 @@ impl PageTable {
                 // Only the newest is left: in home, or cut off with the file's end.
                 return false;
             }
-            newest.place = Place::Home;
+            newest.place = ImageLocation::Home;
             versions.push(newest);
             true
         });
@@ -612,7 +612,7 @@ impl PageTable {
             let streamed = layer.as_ref().filter(|l| l.streamed.get(*page).is_some()).map(|l| l.tid);
             for tid in streamed.into_iter().chain([home_tid]) {
                 if versions.last().is_some_and(|v| v.tid < tid) {
-                    versions.push(Version { tid, place: Place::Home });
+                    versions.push(PageVersion { tid, place: ImageLocation::Home });
                 }
             }
         }
@@ -630,7 +630,7 @@ impl PageTable {
             let Some(newest) = versions.pop() else { return false };
             retain_needed(*page, versions, newest.tid, readers);
             kept_bytes += bytes(versions);
-            let alone_at_home = versions.is_empty() && matches!(newest.place, Place::Home);
+            let alone_at_home = versions.is_empty() && matches!(newest.place, ImageLocation::Home);
             versions.push(newest);
             !alone_at_home
         });
@@ -652,9 +652,9 @@ impl PageTable {
 impl PageTable {
     /// Before home, which is at `base`, gets the newest image, which is in memory: `old`, home's
     /// image, replaces home for each snapshot up to `base`, pinned already or later.
-    pub fn hold_under(&mut self, page: PageNo, base: Tid, old: Place) {
+    pub fn hold_under(&mut self, page: PageNo, base: Tid, old: ImageLocation) {
         self.since = None;
-        if let Place::Memory(image) = &old {
+        if let ImageLocation::Memory(image) = &old {
             self.kept_bytes += image.len() as u64;
         }
         let versions = self.versions(page);
@@ -662,18 +662,18 @@ impl PageTable {
         Self::displace_home(versions, at, old);
     }
 
-    /// Home is about to lose `old`, which replaces it in the first `count` versions. Several may be in
-    /// home: a checkpoint marks one for a page beyond home's end, too.
-    fn displace_home(versions: &mut Vec<Version>, count: usize, old: Place) {
+    /// Home is about to lose `old`, which replaces it in the first `count` versions. Several may be
+    /// in home: a checkpoint marks one for a page beyond home's end, too.
+    fn displace_home(versions: &mut Vec<PageVersion>, count: usize, old: ImageLocation) {
         let older = versions.get(..count).unwrap_or_default();
-        let from = older.iter().rposition(|v| !matches!(v.place, Place::Home)).map_or(0, |newest| newest + 1);
+        let from = older.iter().rposition(|v| !matches!(v.place, ImageLocation::Home)).map_or(0, |newest| newest + 1);
         debug_assert!(from < count || count == 0, "a version is newer than home");
         if from < count {
             versions.drain(from + 1..count);
         }
         match versions.get_mut(from).filter(|_| from < count) {
             Some(version) => version.place = old,
-            None => versions.insert(from, Version { tid: Tid::HOME, place: old }),
+            None => versions.insert(from, PageVersion { tid: Tid::HOME, place: old }),
         }
     }
 
@@ -684,12 +684,12 @@ impl PageTable {
     }
 }
 
-fn bytes(versions: &[Version]) -> u64 {
-    versions.iter().map(Version::bytes).sum()
+fn bytes(versions: &[PageVersion]) -> u64 {
+    versions.iter().map(PageVersion::bytes).sum()
 }
 
 /// Keeps the versions, all before `until`, that a snapshot may read.
-fn retain_needed(page: PageNo, versions: &mut Vec<Version>, until: Tid, readers: Readers<'_>) {
+fn retain_needed(page: PageNo, versions: &mut Vec<PageVersion>, until: Tid, readers: Readers<'_>) {
     let mut next = until;
     for at in (0..versions.len()).rev() {
         let Some(tid) = versions.get(at).map(|v| v.tid) else { continue };
@@ -705,7 +705,7 @@ mod tests {
     use super::*;
     use crate::disk::Disk;
     use crate::disk::sim::{SimConfig, SimDisk};
-    use crate::log::record::Change;
+    use crate::log::record::PageChange;
     use crate::pages::chains::Chains;
 
     fn image(n: u8) -> Image {
@@ -722,23 +722,23 @@ mod tests {
         let mut table = PageTable::default();
         let mut snapshots = Snapshots::default();
         snapshots.pin(Tid(2), 9);
-        table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 2));
-        table.hold_under(PageNo(7), Tid(2), Place::Memory(image(1)));
+        table.publish(PageNo(7), Tid(3), ImageLocation::Memory(image(3)), readers(&snapshots, 2));
+        table.hold_under(PageNo(7), Tid(2), ImageLocation::Memory(image(1)));
         table.brought_home(PageNo(7), readers(&snapshots, 3));
         snapshots.pin(Tid(4), 9);
         table.checkpointed(Tid(5), 6, readers(&snapshots, 5));
         assert_eq!([2, 4].map(|tid| read(&table, tid)), [Some(1), None]);
-        table.publish(PageNo(7), Tid(6), Place::Memory(image(6)), readers(&snapshots, 5));
-        table.hold_under(PageNo(7), Tid(5), Place::Memory(image(3)));
+        table.publish(PageNo(7), Tid(6), ImageLocation::Memory(image(6)), readers(&snapshots, 5));
+        table.hold_under(PageNo(7), Tid(5), ImageLocation::Memory(image(3)));
         table.brought_home(PageNo(7), readers(&snapshots, 6));
         assert_eq!([2, 4, 6].map(|tid| read(&table, tid)), [Some(1), Some(3), None]);
     }
 
     fn read(table: &PageTable, tid: u64) -> Option<u8> {
         match table.find(PageNo(7), Tid(tid)) {
-            Place::Memory(i) => i.first().copied(),
-            Place::Home => None,
-            Place::Log(..) | Place::Kept(..) | Place::Unmade(_) => Some(255),
+            ImageLocation::Memory(i) => i.first().copied(),
+            ImageLocation::Home => None,
+            ImageLocation::Log(..) | ImageLocation::Kept(..) | ImageLocation::Unmade(_) => Some(255),
         }
     }
 
@@ -747,7 +747,7 @@ mod tests {
         let snapshots = Snapshots::from([0, 3, 5]);
         let mut table = PageTable::default();
         for tid in [2, 3, 4, 6] {
-            table.publish(PageNo(7), Tid(tid), Place::Memory(image(tid as u8)), readers(&snapshots, tid));
+            table.publish(PageNo(7), Tid(tid), ImageLocation::Memory(image(tid as u8)), readers(&snapshots, tid));
         }
         let seen: Vec<_> = (0..8).map(|t| read(&table, t)).collect();
         // Version 2 has no reader and is gone.
@@ -763,14 +763,14 @@ mod tests {
         assert!(table.changes(Tid(0)).is_none());
         table.lists_since(Tid(1));
         for (page, tid) in [(7, 2), (8, 3), (7, 4), (8, 5)] {
-            table.publish(PageNo(page), Tid(tid), Place::Memory(image(1)), readers(&snapshots, tid));
+            table.publish(PageNo(page), Tid(tid), ImageLocation::Memory(image(1)), readers(&snapshots, tid));
         }
         let changes = |table: &PageTable, tid| table.changes(Tid(tid)).unwrap();
         assert_eq!(changes(&table, 5), (Tid(1), vec![(PageNo(7), Tid(4)), (PageNo(8), Tid(5))]));
         assert_eq!(changes(&table, 4), (Tid(1), vec![(PageNo(7), Tid(4)), (PageNo(8), Tid(3))]));
         // Home has them: earlier changes are unknown, though an image is kept.
         table.checkpointed(Tid(5), 9, readers(&snapshots, 5));
-        table.publish(PageNo(9), Tid(6), Place::Memory(image(1)), readers(&snapshots, 6));
+        table.publish(PageNo(9), Tid(6), ImageLocation::Memory(image(1)), readers(&snapshots, 6));
         assert_eq!(changes(&table, 6), (Tid(5), vec![(PageNo(9), Tid(6))]));
         let mut streamed = Streamed::default();
         streamed.set(PageNo(3), 1 << 20, 5).unwrap();
@@ -779,7 +779,7 @@ mod tests {
         assert_eq!(changes(&table, 7), (Tid(5), vec![(PageNo(3), Tid(7)), (PageNo(9), Tid(6))]));
         // A page in place has no record.
         table.checkpointed(Tid(7), 9, readers(&snapshots, 7));
-        table.hold_under(PageNo(7), Tid(7), Place::Memory(image(4)));
+        table.hold_under(PageNo(7), Tid(7), ImageLocation::Memory(image(4)));
         assert!(table.changes(Tid(8)).is_none());
     }
 
@@ -789,12 +789,12 @@ mod tests {
         let mut table = PageTable::default();
         // Readers see 1; a flush may cover 2 alone.
         for tid in 1..4 {
-            table.publish(PageNo(7), Tid(tid), Place::Memory(image(tid as u8)), readers(&nobody, 1));
+            table.publish(PageNo(7), Tid(tid), ImageLocation::Memory(image(tid as u8)), readers(&nobody, 1));
         }
         let seen: Vec<_> = (1..4).map(|t| read(&table, t)).collect();
         assert_eq!(seen, [Some(1), Some(2), Some(3)]);
         assert_eq!((table.new_bytes(), table.kept_bytes()), (512, 2 * 512));
-        table.publish(PageNo(7), Tid(4), Place::Memory(image(4)), readers(&nobody, 3));
+        table.publish(PageNo(7), Tid(4), ImageLocation::Memory(image(4)), readers(&nobody, 3));
         assert_eq!((read(&table, 2), read(&table, 3), table.kept_bytes()), (None, Some(3), 512));
         table.trim(readers(&nobody, 4));
         assert_eq!((read(&table, 3), read(&table, 4), table.kept_bytes()), (None, Some(4), 0));
@@ -804,12 +804,12 @@ mod tests {
     fn a_checkpoint_keeps_what_older_snapshots_read_and_nothing_else() {
         let mut snapshots = Snapshots::from([0]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
-        table.keep(PageNo(7), Tid(0), Tid(1), Place::Memory(image(100)));
+        table.publish(PageNo(7), Tid(1), ImageLocation::Memory(image(1)), readers(&snapshots, 1));
+        table.keep(PageNo(7), Tid(0), Tid(1), ImageLocation::Memory(image(100)));
         table.checkpointed(Tid(1), 7, readers(&snapshots, 1));
         assert_eq!((read(&table, 0), read(&table, 1), read(&table, 9)), (Some(100), None, None));
         // A second round on the kept version.
-        table.publish(PageNo(7), Tid(2), Place::Memory(image(2)), readers(&snapshots, 2));
+        table.publish(PageNo(7), Tid(2), ImageLocation::Memory(image(2)), readers(&snapshots, 2));
         assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), Some(2)));
         table.checkpointed(Tid(2), 7, readers(&snapshots, 2));
         assert_eq!((read(&table, 0), read(&table, 2)), (Some(100), None));
@@ -822,12 +822,12 @@ mod tests {
     fn a_checkpoint_keeps_pages_behind_the_end_for_snapshots_that_have_them() {
         let mut snapshots = Snapshots::from([1]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
+        table.publish(PageNo(7), Tid(1), ImageLocation::Memory(image(1)), readers(&snapshots, 1));
         // Transaction 2 cuts page 7 off.
         table.checkpointed(Tid(2), 6, readers(&snapshots, 2));
         assert_eq!((read(&table, 1), table.dirty(9).unwrap().len(), table.new_bytes()), (Some(1), 0, 0));
         // Transaction 3 adds it again.
-        table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 3));
+        table.publish(PageNo(7), Tid(3), ImageLocation::Memory(image(3)), readers(&snapshots, 3));
         assert_eq!((read(&table, 1), read(&table, 3), table.new_bytes()), (Some(1), Some(3), 512));
         snapshots = Snapshots::default();
         table.checkpointed(Tid(3), 7, readers(&snapshots, 3));
@@ -838,7 +838,7 @@ mod tests {
     fn a_checkpoint_of_streamed_images_keeps_what_older_snapshots_read() {
         let snapshots = Snapshots::from([1]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
+        table.publish(PageNo(7), Tid(1), ImageLocation::Memory(image(1)), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), 1 << 20, 5).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
@@ -855,17 +855,17 @@ mod tests {
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(2), streamed, log, 0);
         // Home is about to get the image of 2, perhaps at a later try.
-        table.keep(PageNo(7), Tid(1), Tid(2), Place::Memory(image(100)));
+        table.keep(PageNo(7), Tid(1), Tid(2), ImageLocation::Memory(image(100)));
         assert_eq!(read(&table, 1), Some(100));
-        assert!(matches!(table.find(PageNo(7), Tid(2)), Place::Log(_, p) if p == 1 << 20));
-        assert!(matches!(table.dirty(7).unwrap()[..], [(PageNo(7), Place::Log(..))]));
+        assert!(matches!(table.find(PageNo(7), Tid(2)), ImageLocation::Log(_, p) if p == 1 << 20));
+        assert!(matches!(table.dirty(7).unwrap()[..], [(PageNo(7), ImageLocation::Log(..))]));
     }
 
     #[test]
     fn behind_a_checkpoint_that_was_missed_a_streamed_image_is_read_in_home() {
         let snapshots = Snapshots::from([1, 2]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
+        table.publish(PageNo(7), Tid(1), ImageLocation::Memory(image(1)), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), 1 << 20, 5).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
@@ -893,13 +893,13 @@ mod tests {
     fn an_image_kept_is_read_also_behind_the_mark_of_a_checkpoint_elsewhere() {
         let snapshots = Snapshots::from([1, 2, 4]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(2), Place::Memory(image(2)), readers(&snapshots, 2));
-        table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 3));
+        table.publish(PageNo(7), Tid(2), ImageLocation::Memory(image(2)), readers(&snapshots, 2));
+        table.publish(PageNo(7), Tid(3), ImageLocation::Memory(image(3)), readers(&snapshots, 3));
         table.checkpointed(Tid(3), 7, readers(&snapshots, 3));
         table.checkpointed_elsewhere(Tid(5), &snapshots);
         assert_eq!([2, 3, 4, 5].map(|tid| read(&table, tid)), [Some(2), None, None, None]);
         // Transaction 7 overwrites the home of snapshots 3, 4 and 6.
-        table.keep(PageNo(7), Tid(4), Tid(7), Place::Memory(image(3)));
+        table.keep(PageNo(7), Tid(4), Tid(7), ImageLocation::Memory(image(3)));
         assert_eq!([2, 3, 4, 6, 7].map(|tid| read(&table, tid)), [Some(2), None, Some(3), Some(3), None]);
     }
 
@@ -909,8 +909,8 @@ mod tests {
         let mut table = PageTable::default();
         for (now, old) in [(4, 100), (5, 104), (6, 105)] {
             assert!(read(&table, now).is_none());
-            table.publish(PageNo(7), Tid(now), Place::Memory(image(old + 1)), readers(&snapshots, now - 1));
-            table.hold_under(PageNo(7), Tid(now - 1), Place::Memory(image(old)));
+            table.publish(PageNo(7), Tid(now), ImageLocation::Memory(image(old + 1)), readers(&snapshots, now - 1));
+            table.hold_under(PageNo(7), Tid(now - 1), ImageLocation::Memory(image(old)));
             // A snapshot pinned before the change reads the held image.
             table.trim(readers(&snapshots, now - 1));
             assert_eq!(read(&table, now - 1), Some(old));
@@ -927,7 +927,7 @@ mod tests {
     fn a_checkpoint_without_older_snapshots_leaves_nothing() {
         let snapshots = Snapshots::from([1]);
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
+        table.publish(PageNo(7), Tid(1), ImageLocation::Memory(image(1)), readers(&snapshots, 1));
         table.checkpointed(Tid(1), 7, readers(&snapshots, 1));
         assert!(table.is_empty());
         assert_eq!(read(&table, 1), None);
@@ -937,7 +937,7 @@ mod tests {
     fn found() -> PageTable {
         let mut chains = Chains::new(512, 100, 1 << 20).unwrap();
         for (page, tid) in [(7, 3), (8, 4), (9, 5)] {
-            chains.add(PageNo(page), Tid(tid), Change::Image(&image(tid as u8))).unwrap();
+            chains.add(PageNo(page), Tid(tid), PageChange::Image(&image(tid as u8))).unwrap();
         }
         let mut table = PageTable::default();
         table.adopt(chains.finish());
@@ -946,8 +946,10 @@ mod tests {
 
     fn makes(table: &PageTable, page: u32, tid: u64) -> Option<u8> {
         match table.find(PageNo(page), Tid(tid)) {
-            Place::Unmade(chain) => chain.image(PageNo(page), |_| unreachable!()).unwrap().unwrap().first().copied(),
-            Place::Home => None,
+            ImageLocation::Unmade(chain) => {
+                chain.image(PageNo(page), |_| unreachable!()).unwrap().unwrap().first().copied()
+            }
+            ImageLocation::Home => None,
             _ => Some(255),
         }
     }
@@ -960,13 +962,13 @@ mod tests {
         assert_eq!((table.new_bytes(), table.count_dirty(8, 7).unwrap()), (3 * 512, (2, 1)));
         assert_eq!(table.dirty(9).unwrap().iter().map(|(page, _)| page.0).collect::<Vec<_>>(), [7, 8, 9]);
         assert_eq!(table.newest_tid(PageNo(8)), Some(Tid(4)));
-        assert!(matches!(table.to_sweep(PageNo(8)), Some((Tid(4), Place::Unmade(_)))));
+        assert!(matches!(table.to_sweep(PageNo(8)), Some((Tid(4), ImageLocation::Unmade(_)))));
         table.swept(PageNo(8), readers(&nobody, 5));
         assert!(table.to_sweep(PageNo(8)).is_none() && makes(&table, 8, 9).is_none());
-        let Place::Unmade(chain) = table.find(PageNo(7), Tid(9)) else { panic!("somebody has made it") };
+        let ImageLocation::Unmade(chain) = table.find(PageNo(7), Tid(9)) else { panic!("somebody has made it") };
         table.made(PageNo(7), &chain, image(3));
         assert_eq!((read(&table, 9), table.new_bytes()), (Some(3), 2 * 512));
-        table.publish(PageNo(9), Tid(6), Place::Memory(image(6)), readers(&nobody, 6));
+        table.publish(PageNo(9), Tid(6), ImageLocation::Memory(image(6)), readers(&nobody, 6));
         assert_eq!((table.new_bytes(), table.kept_bytes()), (2 * 512, 0));
         table.checkpointed(Tid(6), 9, readers(&nobody, 6));
         assert!(table.is_empty() && table.new_bytes() == 0);
@@ -982,7 +984,7 @@ mod tests {
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(6), streamed, log, 0);
         let dirty: Vec<_> =
-            table.dirty(8).unwrap().iter().map(|(page, at)| (page.0, matches!(at, Place::Log(..)))).collect();
+            table.dirty(8).unwrap().iter().map(|(page, at)| (page.0, matches!(at, ImageLocation::Log(..)))).collect();
         assert_eq!(dirty, [(7, true), (8, false)]);
         let going = table.find(PageNo(7), Tid(6));
         assert!(table.unmade_beside(PageNo(7), &going).is_some_and(|(tid, _)| tid == Tid(3)));
@@ -1000,7 +1002,7 @@ mod tests {
     fn streamed_images_hide_older_ones_and_not_newer_ones() {
         let snapshots = Snapshots::default();
         let mut table = PageTable::default();
-        table.publish(PageNo(7), Tid(1), Place::Memory(image(1)), readers(&snapshots, 1));
+        table.publish(PageNo(7), Tid(1), ImageLocation::Memory(image(1)), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), 1 << 20, 5).unwrap();
         streamed.set(PageNo(9), 2 << 20, 5).unwrap();
@@ -1008,10 +1010,10 @@ mod tests {
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(2), streamed, log, 0);
         assert_eq!(read(&table, 1), Some(1));
-        assert!(matches!(table.find(PageNo(7), Tid(2)), Place::Log(_, p) if p == 1 << 20));
+        assert!(matches!(table.find(PageNo(7), Tid(2)), ImageLocation::Log(_, p) if p == 1 << 20));
         assert_eq!(table.dirty(100).unwrap().len(), 2);
         assert_eq!(table.dirty(8).unwrap().len(), 1);
-        table.publish(PageNo(7), Tid(3), Place::Memory(image(3)), readers(&snapshots, 3));
+        table.publish(PageNo(7), Tid(3), ImageLocation::Memory(image(3)), readers(&snapshots, 3));
         assert_eq!(read(&table, 3), Some(3));
         assert_eq!(table.dirty(100).unwrap().len(), 2);
     }

@@ -8,44 +8,44 @@ use rustc_hash::FxHashMap;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::types::PageNo;
-use crate::log::record::Stream;
-use crate::log::ring::Written;
+use crate::log::record::StreamIndex;
+use crate::log::ring::WrittenRecord;
 use crate::log::several::Several;
 use crate::pages::table::{Image, Streamed};
 use crate::sqlite_format::home::State;
 
-pub enum Stage {
+pub enum TxnStage {
     Open,
     /// Only publication and flush are left.
-    Prepared(Prepared),
+    Prepared(PreparedCommit),
 }
 
-pub struct Prepared {
+pub struct PreparedCommit {
     /// Without changes, the base's TID.
     pub state: State,
     /// Without streamed ones.
     pub images: Vec<(PageNo, Image)>,
-    pub stream: Stream,
+    pub stream: StreamIndex,
     /// The scheme commits it instead of a record.
     pub own: Option<Box<dyn Any + Send>>,
     pub changed: bool,
     /// The record, if already in the log and undecided.
-    pub written: Option<Box<Written>>,
+    pub written: Option<Box<WrittenRecord>>,
 }
 
-impl Prepared {
+impl PreparedCommit {
     /// The scheme's parts are empty.
-    pub fn of(txn: &Txn, state: State, changed: Vec<Changed>) -> Result<Prepared> {
+    pub fn of(txn: &Txn, state: State, changed: Vec<ChangedPage>) -> Result<PreparedCommit> {
         let mut images: Vec<(PageNo, Image)> = memory::list(changed.len())?;
         images.extend(changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)));
-        Ok(Prepared { state, images, stream: Stream::default(), own: None, changed: true, written: None })
+        Ok(PreparedCommit { state, images, stream: StreamIndex::default(), own: None, changed: true, written: None })
     }
 
-    pub fn nothing(base: &State) -> Prepared {
-        Prepared {
+    pub fn nothing(base: &State) -> PreparedCommit {
+        PreparedCommit {
             state: base.clone(),
             images: Vec::new(),
-            stream: Stream::default(),
+            stream: StreamIndex::default(),
             own: None,
             changed: false,
             written: None,
@@ -53,7 +53,7 @@ impl Prepared {
     }
 }
 
-pub struct Changed {
+pub struct ChangedPage {
     pub page: PageNo,
     pub new: Image,
     /// If the page existed and the scheme needs it.
@@ -77,7 +77,7 @@ pub struct Txn {
     pub base_limit: u32,
     /// As SQLite sees it.
     pub file_bytes: u64,
-    pub stage: Stage,
+    pub stage: TxnStage,
     /// It cannot commit: SQLite is rolling it back (rule MergeIsSerial).
     pub doomed: bool,
     /// Set by FCNTL_SYNC if it spans several files.
@@ -98,7 +98,7 @@ impl Txn {
             stream_from: 0,
             base_limit: base.page_count,
             file_bytes: base.bytes(),
-            stage: Stage::Open,
+            stage: TxnStage::Open,
             doomed: false,
             several: None,
             synced: false,

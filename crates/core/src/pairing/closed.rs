@@ -13,10 +13,10 @@ use crate::log::file::LogFile;
 use crate::log::slot::Slot;
 use crate::pairing::evidence::HomeAndLog;
 use crate::pairing::{self, Evidence};
-use crate::sqlite_format::home::{Mark, State};
+use crate::sqlite_format::home::{HomeMark, State};
 
 pub struct Closed {
-    pub mark: Mark,
+    pub mark: HomeMark,
     /// State of home.
     pub state: State,
     pub newest: Slot,

@@ -14,13 +14,13 @@ use crate::log::slot::Slot;
 use crate::log::tombstone::Tombstone;
 use crate::pairing::replay::{Led, Replayed, replay};
 use crate::pairing::{self, Evidence, Lead, Left, Pairing};
-use crate::sqlite_format::home::{self, Header, Kind, Mark, State};
+use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, HomeMark, State};
 
 /// The caller has both to itself.
 pub struct HomeAndLog<'a> {
     db: &'a Database,
     log: &'a LogFile,
-    first: Header,
+    first: DatabaseHeader,
     home_bytes: u64,
     home_counter: u32,
     /// Valid ones, the newest first.
@@ -153,7 +153,7 @@ impl<'a> HomeAndLog<'a> {
 }
 
 impl Evidence for HomeAndLog<'_> {
-    fn mark(&self) -> Option<Mark> {
+    fn mark(&self) -> Option<HomeMark> {
         home::mark(&self.first)
     }
 
@@ -170,7 +170,7 @@ impl Evidence for HomeAndLog<'_> {
 
     fn is_home_whole(&mut self) -> Result<bool> {
         // The journal brings back pages and length of a later transaction.
-        Ok(State::without_mark(self.first, self.home_bytes).kind == Kind::Database || self.db.has_hot_journal()?)
+        Ok(State::without_mark(self.first, self.home_bytes).kind == FileKind::Database || self.db.has_hot_journal()?)
     }
 
     fn is_empty(&mut self, slot: &Slot) -> Result<bool> {

@@ -10,7 +10,7 @@ use crate::base::error::Result;
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::base::types::Tid;
 use crate::log::slot::{Slot, follows_session};
-use crate::sqlite_format::home::Mark;
+use crate::sqlite_format::home::HomeMark;
 
 /// The relation of a home and a log.
 ///
@@ -92,7 +92,7 @@ impl Left {
 }
 
 pub trait Evidence {
-    fn mark(&self) -> Option<Mark>;
+    fn mark(&self) -> Option<HomeMark>;
     /// Valid ones, the newest first.
     fn slots(&self) -> &[Slot];
     /// A hot one.
@@ -130,7 +130,7 @@ pub fn judge(evidence: &mut impl Evidence) -> Result<Pairing> {
     Ok(if !is_found && is_close_proven(evidence, &mark)? { Pairing::ClosedMarkBack } else { pairing })
 }
 
-fn by_records(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
+fn by_records(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<Pairing> {
     let pairing = by_slots(evidence, mark)?;
     let lead = match &pairing {
         Pairing::Fits(slot) => evidence.replay(slot)?,
@@ -146,7 +146,7 @@ fn by_records(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
 }
 
 /// Judges as far as mark and slots tell.
-fn by_slots(evidence: &mut impl Evidence, mark: &Mark) -> Result<Pairing> {
+fn by_slots(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<Pairing> {
     let Some(newest) = evidence.slots().first().cloned() else { return Ok(Pairing::Damaged) };
     if newest.session == mark.session {
         return Ok(if newest.live { Pairing::Fits(newest) } else { Pairing::HomeOlder });
@@ -172,7 +172,7 @@ pub fn before_recovery(slots: &[Slot], session: u64) -> Option<&Slot> {
 }
 
 /// Whether all of the session is in home (rule CloseProven).
-pub fn is_close_proven(evidence: &mut impl Evidence, mark: &Mark) -> Result<bool> {
+pub fn is_close_proven(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<bool> {
     // Schemes in place say nothing of home in the mark, and flush its removal.
     let newest = evidence.slots().first().filter(|slot| slot.page_count != PAGE_COUNT_IN_HOME).cloned();
     let Some(newest) = newest.filter(|_| mark.tid == mark.whole) else { return Ok(false) };
@@ -194,7 +194,7 @@ pub fn is_close_proven(evidence: &mut impl Evidence, mark: &Mark) -> Result<bool
     }
 }
 
-pub fn is_next(newest: &Slot, mark: &Mark) -> bool {
+pub fn is_next(newest: &Slot, mark: &HomeMark) -> bool {
     newest.live && follows_session(newest.session, mark.session) && newest.base_tid == mark.tid.next()
 }
 
@@ -235,7 +235,7 @@ mod tests {
 
     #[derive(Clone, Debug)]
     struct Told {
-        mark: Option<Mark>,
+        mark: Option<HomeMark>,
         slots: Vec<Slot>,
         journal: bool,
         home_whole: bool,
@@ -248,7 +248,7 @@ mod tests {
     }
 
     impl Evidence for Told {
-        fn mark(&self) -> Option<Mark> {
+        fn mark(&self) -> Option<HomeMark> {
             self.mark
         }
         fn slots(&self) -> &[Slot] {
@@ -343,7 +343,7 @@ mod tests {
                     each(
                         name,
                         &Told {
-                            mark: Some(Mark { session, tid: LAST, whole, tentative: bit(1) }),
+                            mark: Some(HomeMark { session, tid: LAST, whole, tentative: bit(1) }),
                             slots: slots.clone(),
                             journal: bit(2),
                             home_whole: bit(3),

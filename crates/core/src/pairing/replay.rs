@@ -13,13 +13,13 @@ use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::database::Database;
-use crate::log::file::{Cursor, LogFile};
+use crate::log::file::{LogCursor, LogFile};
 use crate::log::record::Decider;
 use crate::log::slot::Slot;
-use crate::pages::apply::{Later, Now, Overflow, Source};
+use crate::pages::apply::{DeferredChanges, Overflow, RecordApplier, RecordSource};
 use crate::pages::snapshots::Snapshots;
-use crate::pages::table::{PageTable, Place, Readers};
-use crate::sqlite_format::home::{self, Header, Kind, State};
+use crate::pages::table::{ImageLocation, PageTable, Readers};
+use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, State};
 
 /// The findings of a recovery.
 #[derive(Clone, Debug, Default)]
@@ -41,9 +41,10 @@ pub struct Replayed {
     pub table: PageTable,
     /// Newest committed state.
     pub state: State,
+
     pub report: Report,
     /// Position behind the last record.
-    pub cursor: Cursor,
+    pub cursor: LogCursor,
     /// The records call each other durable up to here, at least.
     pub told_durable: LogOffset,
     /// Decider of the last record, if over several files.
@@ -62,6 +63,7 @@ struct Replay<'a> {
     db: &'a Database,
     log: &'a LogFile,
     slot: &'a Slot,
+
     accept_loss: bool,
     /// Images wait until needed, if memory allows.
     waits: bool,
@@ -74,8 +76,22 @@ pub fn replay(db: &Database, log: &LogFile, slot: &Slot, told: Option<Tid>, acce
 }
 
 impl Replay<'_> {
+    /// `rot`: the first transaction that cannot be read, and one behind it that can. They are given
+    /// up only on demand.
+    fn allow_loss(&self, rot @ (lost, seen): (Tid, Tid)) -> Result<(Tid, Tid)> {
+        if self.accept_loss {
+            return Ok(rot);
+        }
+        Err(Error::Corrupt(format!(
+            "the log {} is damaged: transaction {lost} was durable and cannot be read any more (transaction {seen}, \
+             behind it, can). Nothing was changed. Restore the log, or give up all transactions from {lost} on with \
+             `onewrite recover --accept-loss`",
+            self.log.path.display()
+        )))
+    }
+
     fn run(&self, told: Option<Tid>) -> Result<Led> {
-        let Replay { db, log, slot, accept_loss, waits } = *self;
+        let Replay { db, log, slot, waits, .. } = *self;
         let mut first = [0; at::HEADER_BYTES];
         db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
         let mark = home::mark(&first).filter(|mark| mark.tid != Tid(0) && keeps(Case::HomeFitsLog));
@@ -90,9 +106,9 @@ impl Replay<'_> {
         let snapshots = Snapshots::default();
         let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
         let home = |page: PageNo, image: &mut [u8]| read_home(db, slot, page, image);
-        let source = Source { path: &db.path, log, slot, home: &home };
+        let source = RecordSource { path: &db.path, log, slot, home: &home };
         let mut overflow = Overflow::new(&*db.disk, &db.path);
-        let mut later = if waits { Some(Later::new(slot, home_bytes)?) } else { None };
+        let mut later = if waits { Some(DeferredChanges::new(slot, home_bytes)?) } else { None };
         // Its owner is dead (rule PreparedThenDecided).
         let mut decider = None;
         // Checkpoints bring home only recorded states: a log of another history lacks home's TID.
@@ -114,8 +130,12 @@ impl Replay<'_> {
                 if later.as_ref().is_some_and(|later| !later.takes(record)) {
                     table.adopt(later.take().and_then(|later| later.finish()));
                 }
-                let mut now =
-                    Now { source: &source, table: &mut table, readers: nobody, overflow: Some(&mut overflow) };
+                let mut now = RecordApplier {
+                    source: &source,
+                    table: &mut table,
+                    readers: nobody,
+                    overflow: Some(&mut overflow),
+                };
                 state = now.apply(&state, record, later.as_mut())?;
                 page_count_min = page_count_min.min(state.page_count);
                 fits |= mark.is_some_and(|mark| mark.tid == record.head.tid);
@@ -129,28 +149,21 @@ impl Replay<'_> {
         if let Some(later) = later {
             table.adopt(later.finish());
         }
-        if let Some((lost, seen)) = end.rot {
-            if !accept_loss {
-                return Err(Error::Corrupt(format!(
-                    "the log {} is damaged: transaction {lost} was durable and cannot be read any more (transaction \
-                     {seen}, behind it, can). Nothing was changed. Restore the log, or give up all transactions from \
-                     {lost} on with `onewrite recover --accept-loss`",
-                    log.path.display()
-                )));
-            }
-            report.lost = Some((lost, seen));
+        if let Some(rot) = end.rot {
+            report.lost = Some(self.allow_loss(rot)?);
         }
+
         if !fits && !slot.in_place {
             return Ok(Led::HomeNewer);
         }
-        let cursor = Cursor { tail: end.tail, prev_crc: end.prev_crc, last_tid: end.last_tid, first: slot.start };
+        let cursor = LogCursor { tail: end.tail, prev_crc: end.prev_crc, last_tid: end.last_tid, first: slot.start };
         let replayed = Replayed { table, state, report, cursor, told_durable: end.told_durable, decider };
         Ok(Led::There(Box::new(self.check(replayed, home_bytes, page_count_min)?)))
     }
 
     /// The slot's state or, where that leaves it to home's header, the header's, with the last
     /// transaction in place whole or undone in the table.
-    fn base(&self, first: &mut Header, table: &mut PageTable, report: &mut Report) -> Result<State> {
+    fn base(&self, first: &mut DatabaseHeader, table: &mut PageTable, report: &mut Report) -> Result<State> {
         let Replay { db, log, slot, accept_loss, .. } = *self;
         let mut base = State::empty(Tid::HOME);
         let in_place = slot.page_count == PAGE_COUNT_IN_HOME;
@@ -166,7 +179,7 @@ impl Replay<'_> {
             };
             let found = in_page.roll_back(db, slot, table, accept_loss)?;
             report.in_place = found.last.map(|(tid, _)| (tid, found.undone));
-            if let Place::Memory(image) = table.find(PageNo::HEADER, Tid(u64::MAX))
+            if let ImageLocation::Memory(image) = table.find(PageNo::HEADER, Tid(u64::MAX))
                 && let Some(header) = image.get(..at::HEADER_BYTES)
             {
                 first.copy_from_slice(header);
@@ -178,7 +191,7 @@ impl Replay<'_> {
                 // A checkpoint cut short wrote the header before the last page.
                 let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
                 base = State::of_home(first, if has_records { u64::MAX } else { bytes });
-                if !has_records && base.kind != Kind::Database {
+                if !has_records && base.kind != FileKind::Database {
                     return Err(Error::Corrupt(format!(
                         "{} is damaged: its header does not fit a file of {bytes} bytes (it states {} pages of {} bytes). \
                      Nothing was changed",
@@ -209,7 +222,7 @@ impl Replay<'_> {
         let Replay { db, log, slot, .. } = *self;
         let Replayed { table, state, report, .. } = &mut replayed;
         let shown = State::of_home(&state.header, state.bytes());
-        if report.transactions > 0 && (shown.kind, shown.page_bytes) != (Kind::Database, slot.page_bytes) {
+        if report.transactions > 0 && (shown.kind, shown.page_bytes) != (FileKind::Database, slot.page_bytes) {
             // No recovery would take it for the log's home (invariant I8).
             return Err(Error::Corrupt(format!(
                 "the transactions in the log {} lead to a header that is not one of a database with pages of {} bytes. \
@@ -265,7 +278,7 @@ mod tests {
     use crate::disk::sim::{SimConfig, SimDisk};
     use crate::disk::{Disk, OpenMode};
     use crate::log::group::{Audience, Durability};
-    use crate::log::record::{Encoder, Stream};
+    use crate::log::record::{Encoder, StreamIndex};
     use crate::log::ring::Log;
     use crate::pages::apply::REPLAYED_BYTES;
     use std::path::Path;
@@ -325,7 +338,7 @@ mod tests {
             }
             let made =
                 State { page_count: PAGES, change_counter: u32::from(round), ..State::empty(log.last_tid().next()) };
-            let head = log.head(&made, Stream::default());
+            let head = log.head(&made, StreamIndex::default());
             let (record, crc) = e.finish(&head);
             let way = log.make_way(record, false, &Nobody).unwrap();
             log.push(&way, record, crc, &Arc::new(State::empty(head.tid)), Durability::Flushed);
@@ -349,12 +362,12 @@ mod tests {
         for page in 2..=PAGES {
             let mut image = vec![0; PAGE];
             match replayed.table.find(PageNo(page), Tid(u64::MAX)) {
-                Place::Memory(i) => image.copy_from_slice(&i),
-                Place::Log(file, position) => {
+                ImageLocation::Memory(i) => image.copy_from_slice(&i),
+                ImageLocation::Log(file, position) => {
                     file.read_at(&mut image, position).unwrap();
                     temporary = file.len().unwrap();
                 }
-                Place::Unmade(chain) if waits => {
+                ImageLocation::Unmade(chain) if waits => {
                     image = chain.image(PageNo(page), |_| unreachable!("home has one page")).unwrap().unwrap();
                 }
                 _ => unreachable!("every page was replayed"),

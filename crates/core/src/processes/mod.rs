@@ -24,13 +24,14 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, IoContext, Result};
 use crate::checkpoint::checkpoint;
 use crate::database::follow;
-use crate::database::{Database, Inner, Live};
-use crate::log::file::Window;
+use crate::database::{Database, DatabaseState, LiveDatabase};
+use crate::log::file::{LogCursor, Window};
 use crate::log::group::Durability;
-use crate::log::ring::Stream;
-use crate::shared::member::{self, Member, Taken};
-use crate::shared::tail::Reach;
+use crate::log::ring::StreamedImages;
+use crate::shared::member::{self, Member, TakeResult};
+use crate::shared::tail::{Reach, Tail};
 use crate::shared::users;
+use crate::sqlite_format::home::State;
 
 /// Names the process that has the turn.
 pub fn another_writes(member: Option<&Member>) -> Error {
@@ -72,24 +73,24 @@ impl Database {
             self.hold_pending();
         }
         match taken {
-            Taken::Again | Taken::Anew if member.words.is_replaced() => {
+            TakeResult::Again | TakeResult::Anew if member.words.is_replaced() => {
                 member.leave(true, false);
                 self.check_replaced(&member)?;
             }
-            Taken::Again => return Ok(true),
+            TakeResult::Again => return Ok(true),
             // A lease can end at any time: nothing that concerns others happens under it.
-            Taken::Anew if !firm => return Ok(true),
-            Taken::Not => {
+            TakeResult::Anew if !firm => return Ok(true),
+            TakeResult::Not => {
                 return Err(another_writes(Some(&member)));
             }
-            Taken::Anew | Taken::FromDead(_) => {}
+            TakeResult::Anew | TakeResult::FromDead(_) => {}
         }
         let mut writer = self.writer.lock();
         let mut inner = self.inner.lock();
         let done = match writer.as_mut() {
             None => Err(Error::Misuse("a turn to write without a log".into())),
             Some(live) => match taken {
-                Taken::FromDead(_) => take_over(self, &member, live, &mut inner),
+                TakeResult::FromDead(_) => take_over(self, &member, live, &mut inner),
                 _ => resume(self, &member, live, &mut inner),
             },
         };
@@ -101,7 +102,7 @@ impl Database {
                 if layered && let Some(live) = writer.as_mut() {
                     // It was left by a dead process, or one without room. Without room again, the
                     // next one tries.
-                    match checkpoint(self, live, Stream::Drop) {
+                    match checkpoint(self, live, StreamedImages::Drop) {
                         Err(e) if !e.is_short() => return Err(e),
                         _ => {}
                     }
@@ -112,7 +113,7 @@ impl Database {
                 }
                 Ok(true)
             }
-            (Err(e), Taken::FromDead(process)) => {
+            (Err(e), TakeResult::FromDead(process)) => {
                 let e = self.poison_unless_short(e);
                 member.unsettle(process)?;
                 Err(e)
@@ -207,7 +208,7 @@ impl Database {
     }
 }
 
-fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
+fn resume(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mut DatabaseState) -> Result<()> {
     check_nothing_pending(live, inner)?;
     let flushed = member.words.flushed();
     follow::catch_up(db, member, inner, Reach::Written)?;
@@ -228,7 +229,7 @@ fn resume(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) ->
 }
 
 /// Everything was written when the place was given back (rule OneWriter).
-fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
+fn check_nothing_pending(live: &LiveDatabase, inner: &mut DatabaseState) -> Result<()> {
     if !live.log.group().has_pending() {
         return Ok(());
     }
@@ -236,24 +237,15 @@ fn check_nothing_pending(live: &Live, inner: &mut Inner) -> Result<()> {
     Err(inner.poison(Error::Corrupt(format!("another process wrote to {} before this one was done", path.display()))))
 }
 
-/// Whole records of a dead writer are adopted, durable, for an application may know of them.
-fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner) -> Result<()> {
-    check_nothing_pending(live, inner)?;
-    let words = &member.words;
-    let (session, generation) = (live.home.mark.session, words.generation());
-    let slots = member.log.slots()?;
-    let newest = slots.iter().find(|s| s.session == session && s.live);
-    if let Some(slot) = newest.filter(|s| s.sequence > generation) {
-        // The slot followed a flush of home, and may be in the cache alone.
-        let at = slot.position();
-        let path = &member.log.path;
-        member.log.file.write_durable_at(&slot.encode(), at).context(|| format!("cannot write {}", path.display()))?;
-        words.set_generation(slot.sequence);
-    }
-    follow::catch_up(db, member, inner, Reach::Written)?;
-    let mut tail = member.tail.lock();
+/// Applies the whole records that a dead process left behind `tail`: the newest state, and where
+/// they end.
+fn adopt_written(
+    db: &Database,
+    member: &Member,
+    inner: &DatabaseState,
+    tail: &Tail,
+) -> Result<(Arc<State>, LogCursor)> {
     let mut buf = Vec::new();
-    let before = inner.published.tid;
     let mut newest = inner.published.clone();
     let mut cursor = tail.cursor;
     loop {
@@ -275,6 +267,27 @@ fn take_over(db: &Database, member: &Member, live: &mut Live, inner: &mut Inner)
             break;
         }
     }
+    Ok((newest, cursor))
+}
+
+/// Whole records of a dead writer are adopted, durable, for an application may know of them.
+fn take_over(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mut DatabaseState) -> Result<()> {
+    check_nothing_pending(live, inner)?;
+    let words = &member.words;
+    let (session, generation) = (live.home.mark.session, words.generation());
+    let slots = member.log.slots()?;
+    let newest = slots.iter().find(|s| s.session == session && s.live);
+    if let Some(slot) = newest.filter(|s| s.sequence > generation) {
+        // The slot followed a flush of home, and may be in the cache alone.
+        let at = slot.position();
+        let path = &member.log.path;
+        member.log.file.write_durable_at(&slot.encode(), at).context(|| format!("cannot write {}", path.display()))?;
+        words.set_generation(slot.sequence);
+    }
+    follow::catch_up(db, member, inner, Reach::Written)?;
+    let mut tail = member.tail.lock();
+    let before = inner.published.tid;
+    let (newest, cursor) = adopt_written(db, member, inner, &tail)?;
     // A shorter record there must not be followed by the rest of this one (rule
     // PreparedThenDecided), and the close wipes only as far as records reached.
     member.log.wipe_free(&tail.slot, cursor.tail)?;

@@ -19,8 +19,8 @@ use crate::base::types::{LogOffset, Tid};
 use crate::checkpoint::{fit_length, write_pages};
 use crate::commit::record;
 use crate::database::follow;
-use crate::database::scheme::Left;
-use crate::database::{Database, HomeFile, Inner, Live, Phase};
+use crate::database::scheme::CrashedSession;
+use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase, Phase};
 use crate::disk::beside;
 use crate::disk::stats::CountedFile;
 use crate::disk::{LockKind, OpenMode, random};
@@ -39,9 +39,9 @@ use crate::pairing::replay::Replayed;
 use crate::session::mark::lock_log;
 use crate::shared::member::{self, Member};
 use crate::shared::tail::Reach;
-use crate::shared::words::{Due, ProcessWords};
+use crate::shared::words::{ProcessWords, RecoveryDebt};
 use crate::shared::{kept, users};
-use crate::sqlite_format::home::{Kind, Mark, State};
+use crate::sqlite_format::home::{FileKind, HomeMark, State};
 
 /// Locks it, or opens it to read, as `mode` says.
 pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
@@ -114,8 +114,8 @@ pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
 /// Recovers it, or joins its users. The caller holds SHARED. False if the mark went: look again.
 pub fn attach(
     db: &Database,
-    writer: &mut MutexGuard<'_, Option<Live>>,
-    inner: &mut Inner,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    inner: &mut DatabaseState,
     session: u64,
     options: &Options,
 ) -> Result<bool> {
@@ -152,7 +152,7 @@ pub fn attach(
         let (replayed, slot, slots) = evidence.into_replayed(&pairing)?;
         kept::remove(&*db.disk, &log.path, session)?;
         give_name(db, &mut log);
-        let found = Found { log, slots, slot, replayed, told };
+        let found = AbandonedLog { log, slots, slot, replayed, told };
         if rests(db, &found, options)? {
             return Ok(false);
         }
@@ -189,7 +189,7 @@ pub fn attach_to_close(db: &Database) {
     }
 }
 
-struct Found {
+struct AbandonedLog {
     log: LogFile,
     /// Newest first.
     slots: Vec<Slot>,
@@ -210,8 +210,8 @@ fn left_marked(db: &Database) -> Error {
 /// Follows without writing the log.
 fn observe(
     db: &Database,
-    writer: &mut MutexGuard<'_, Option<Live>>,
-    inner: &mut Inner,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    inner: &mut DatabaseState,
     log: LogFile,
     session: u64,
     options: &Options,
@@ -257,8 +257,8 @@ fn give_name(db: &Database, log: &mut LogFile) {
 
 fn join(
     db: &Database,
-    writer: &mut MutexGuard<'_, Option<Live>>,
-    inner: &mut Inner,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    inner: &mut DatabaseState,
     log: &LogFile,
     session: u64,
     options: &Options,
@@ -302,13 +302,13 @@ fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
 
 fn follow(
     db: &Database,
-    writer: &mut MutexGuard<'_, Option<Live>>,
-    inner: &mut Inner,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    inner: &mut DatabaseState,
     member: Arc<Member>,
     options: &Options,
 ) -> Result<()> {
     let slot = member.tail.lock().slot.clone();
-    let mark = Mark::new(slot.session, told_tid(&slot, db.facts()));
+    let mark = HomeMark::new(slot.session, told_tid(&slot, db.facts()));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     let psow = member.words.psow();
@@ -331,18 +331,19 @@ fn follow(
 }
 
 /// An in-page home is complete: it becomes a plain file, and no new session is needed.
-fn rests(db: &Database, found: &Found, options: &Options) -> Result<bool> {
+fn rests(db: &Database, found: &AbandonedLog, options: &Options) -> Result<bool> {
     let Some(in_page) = db.scheme_with_trailers().filter(|_| found.slot.is_in_page()) else { return Ok(false) };
-    let Found { log, slots, slot, replayed, .. } = found;
+    let AbandonedLog { log, slots, slot, replayed, .. } = found;
     let is_newest = slots.first().is_some_and(|s| s.session == slot.session && s.sequence == slot.sequence);
     let Replayed { table, state, report, .. } = replayed;
-    in_page.rest(db, &Left { log, slot, is_newest, table, state, in_doubt: report.in_place.is_some(), options })
+    in_page
+        .rest(db, &CrashedSession { log, slot, is_newest, table, state, in_doubt: report.in_place.is_some(), options })
 }
 
 /// Whether records can stay. Some exist, so mark and names were durable before; memory has all of
 /// their pages; nothing else may be in home or behind the ring; and one more record fits.
-fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
-    let Found { log, slots, slot, replayed, .. } = found;
+fn can_stay(db: &Database, found: &AbandonedLog, options: &Options) -> Result<bool> {
+    let AbandonedLog { log, slots, slot, replayed, .. } = found;
     let Replayed { table, state, report, cursor, .. } = replayed;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
     Ok(db.facts().all_in_log()
@@ -350,7 +351,7 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
         && slot.page_count != PAGE_COUNT_IN_HOME
         && report.transactions > 0
         && report.lost.is_none()
-        && state.kind == Kind::Database
+        && state.kind == FileKind::Database
         && !table.has_layer()
         && table.new_bytes() <= options.table_bytes
         // An older slot may lead further, when the space before its first record was in use.
@@ -363,8 +364,8 @@ fn can_stay(db: &Database, found: &Found, options: &Options) -> Result<bool> {
 
 /// Whether killed processes left everything on the medium, and no part of a later record (rule
 /// FlushedStays): by their words, of this start, session and file, and by the log.
-fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
-    let Found { log, slot, replayed, told, .. } = found;
+fn is_flushed(db: &Database, found: &AbandonedLog, options: &Options) -> Result<bool> {
+    let AbandonedLog { log, slot, replayed, told, .. } = found;
     let Replayed { cursor, decider, .. } = replayed;
     let last = cursor.last_tid;
     let what = || format!("cannot look at the log {}", log.path.display());
@@ -383,13 +384,13 @@ fn is_flushed(db: &Database, found: &Found, options: &Options) -> Result<bool> {
 /// and one of this recovery; none if all are flushed.
 fn go_on(
     db: &Database,
-    writer: &mut MutexGuard<'_, Option<Live>>,
-    inner: &mut Inner,
-    found: Found,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    inner: &mut DatabaseState,
+    found: AbandonedLog,
     options: &Options,
 ) -> Result<()> {
     let is_flushed = is_flushed(db, &found, options)?;
-    let Found { log, slots, slot, replayed, .. } = found;
+    let AbandonedLog { log, slots, slot, replayed, .. } = found;
     let what = || format!("cannot write to the log {}", log.path.display());
     let mut encoder = Encoder::default();
     encoder.clear();
@@ -417,7 +418,7 @@ fn go_on(
     let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
     let (recovered, due) = if is_flushed {
         // Flushed before the next commit: home may have been put there by hand.
-        (Arc::new(state), Due { untold: Some(slot.base_tid), stayed: Some(ring.last_tid()) })
+        (Arc::new(state), RecoveryDebt { untold: Some(slot.base_tid), stayed: Some(ring.last_tid()) })
     } else {
         if keeps(Case::RecordsRewritten) {
             log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
@@ -436,7 +437,7 @@ fn go_on(
         ring.push(&way, record, crc, &recovered, durability);
         ring.group().wait(recovered.tid, durability, &Unseen)?;
         let untold = Some(recovered.tid);
-        (recovered, Due { untold, stayed: None })
+        (recovered, RecoveryDebt { untold, stayed: None })
     };
     match slots.get(1) {
         Some(older) if older.live && older.session != slot.session => ring.distrust_older_slot(),
@@ -449,13 +450,13 @@ fn go_on(
     let home = HomeFile { mark, bytes, reserved_bytes: bytes, atomic_unit: db.atomic_unit(options) };
     *db.table.write() = table;
     inner.set_state(recovered);
-    let live = Live { due, ..db.begin(inner, ring, home, slot.base_tid) };
+    let live = LiveDatabase { due, ..db.begin(inner, ring, home, slot.base_tid) };
     db.share(live, writer, inner, 0)
 }
 
 /// Precedes other writes to home, unless a record proves that a flush covered the mark (rule
 /// MarkWithFirstRecord).
-fn flush_mark(db: &Database, mark: &Mark, slot: &Slot, told_durable: LogOffset) -> Result<()> {
+fn flush_mark(db: &Database, mark: &HomeMark, slot: &Slot, told_durable: LogOffset) -> Result<()> {
     let may_be_new = mark.tentative && told_durable <= slot.start;
     if may_be_new && keeps(Case::MarkWithFirstRecord) { db.repeat_header() } else { Ok(()) }
 }
@@ -473,8 +474,8 @@ impl Audience for Unseen {
 /// Brings the state home, durable, with a new generation of the log.
 pub fn take_over(
     db: &Database,
-    writer: &mut MutexGuard<'_, Option<Live>>,
-    inner: &mut Inner,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    inner: &mut DatabaseState,
     log: LogFile,
     slot: &Slot,
     replayed: Replayed,
@@ -487,14 +488,14 @@ pub fn take_over(
     let change_counter = if counted { slot.counter_ceiling } else { state.change_counter };
     let header = Some(state.header);
     let recovered = match state.kind {
-        Kind::Empty => State { tid: Tid::HOME, ..state },
+        FileKind::Empty => State { tid: Tid::HOME, ..state },
         _ => state.after(Tid::HOME, state.page_bytes, state.page_count, change_counter, header),
     };
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     // Until the new session begins, all records follow this mark. It says that the session's slot
     // may be missing.
     let tentative = db.read_mark()?.is_some_and(|mark| mark.tentative);
-    let mark = Mark { tentative, ..Mark::new(slot.session, slot.base_tid) };
+    let mark = HomeMark { tentative, ..HomeMark::new(slot.session, slot.base_tid) };
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     if report.transactions > 0 {
         // Records and slot may be in the cache only, and home will depend on them (invariant I3).
@@ -532,7 +533,7 @@ pub fn take_over(
     let session = next.session;
     let mut log = Log::start(log, next, options.psow, false)?;
     log.distrust_older_slot();
-    home.mark = Mark::new(session, told_tid(log.slot(), db.facts()));
+    home.mark = HomeMark::new(session, told_tid(log.slot(), db.facts()));
     db.write_header(&recovered.marked_or_empty(home.mark))?;
     // No image there is needed any more (rule SlotBeforeReuse).
     log.give_rest_back(slot.ring_bytes)?;

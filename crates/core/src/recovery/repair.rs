@@ -25,7 +25,7 @@ use crate::recovery::recover::{self, open_log};
 use crate::session::mark::lock_log;
 use crate::shared::kept;
 use crate::shared::users::DatabaseUser;
-use crate::sqlite_format::home::{self, Kind, State};
+use crate::sqlite_format::home::{self, FileKind, State};
 
 /// A database kept from all others.
 pub struct Repair {
@@ -221,11 +221,11 @@ impl Repair {
         if let Some(session) = self.mark()? {
             kept::remove(&*self.disk, &log_path(&db.path), session)?;
         }
-        if state.kind == Kind::Empty {
+        if state.kind == FileKind::Empty {
             db.home.set_len(0).context(what)?;
             return db.sync_home();
         }
-        if state.kind != Kind::Database {
+        if state.kind != FileKind::Database {
             return Err(Error::Corrupt(format!(
                 "{} has {} bytes, fewer than its header states: the mark stays on. Put a whole copy in its place",
                 db.path.display(),

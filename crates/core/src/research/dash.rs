@@ -22,14 +22,14 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::checkpoint::{fit_length, write_home, write_pages};
 use crate::commit::reserve_bytes;
-use crate::database::scheme::{Commit, Facts, Outcome, Scheme};
-use crate::database::{Database, HomeFile, Inner, Live};
+use crate::database::scheme::{Commit, CommitOutcome, Facts, Scheme};
+use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase};
 use crate::disk::beside;
 use crate::disk::stats::{CountedFile, Stats};
 use crate::disk::{DiskFile, FileId};
 use crate::log::group::Durability;
-use crate::pages::table::{Image, Place};
-use crate::pages::txn::{Changed, Prepared, Txn};
+use crate::pages::table::{Image, ImageLocation};
+use crate::pages::txn::{ChangedPage, PreparedCommit, Txn};
 use crate::sqlite_format::home::State;
 
 const RUN_BYTES: usize = 1 << 20;
@@ -53,9 +53,9 @@ impl Scheme for Dash {
         Facts { records: false, in_place: true, checkpoints: false }
     }
 
-    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<Changed>) -> Result<Prepared> {
+    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<ChangedPage>) -> Result<PreparedCommit> {
         self.make_room(c.db, c.live, state.bytes())?;
-        Prepared::of(c.txn, state, changed)
+        PreparedCommit::of(c.txn, state, changed)
     }
 
     /// The commit is durable under every `synchronous`.
@@ -63,22 +63,22 @@ impl Scheme for Dash {
         &self,
         c: &mut Commit<'_>,
         state: &Arc<State>,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedCommit,
         _durability: Durability,
-    ) -> Result<Outcome> {
+    ) -> Result<CommitOutcome> {
         let Commit { db, live, txn, .. } = c.parts();
         // For readers meanwhile (invariant I4).
         let before = db.pin(&mut db.inner.lock())?;
         self.turn(db, live, txn, state, &prepared.images).map_err(|e| db.poison(e))?;
-        Ok(Outcome::Own(Some(before)))
+        Ok(CommitOutcome::Own(Some(before)))
     }
 
-    fn show(&self, _db: &Database, inner: &mut Inner, state: &Arc<State>, _images: Vec<(PageNo, Image)>) {
+    fn show(&self, _db: &Database, inner: &mut DatabaseState, state: &Arc<State>, _images: Vec<(PageNo, Image)>) {
         inner.latest = state.clone();
     }
 
     /// The opened file gets its name back, alone. After an error the names are unknown.
-    fn detach(&self, db: &Database, _live: &mut Live, _stays: Option<&State>) -> Result<()> {
+    fn detach(&self, db: &Database, _live: &mut LiveDatabase, _stays: Option<&State>) -> Result<()> {
         let mut second = self.second.lock();
         let Some(shadow) = second.as_mut() else { return Ok(()) };
         if shadow.is_named {
@@ -101,7 +101,7 @@ fn path(db: &Database) -> PathBuf {
 
 impl Dash {
     /// Without room or support everything stays as it was.
-    fn make_room(&self, db: &Database, live: &Live, bytes: u64) -> Result<()> {
+    fn make_room(&self, db: &Database, live: &LiveDatabase, bytes: u64) -> Result<()> {
         let mut second = self.second.lock();
         let shadow = match second.as_mut() {
             Some(shadow) => shadow,
@@ -167,7 +167,7 @@ impl Dash {
     fn turn(
         &self,
         db: &Database,
-        live: &mut Live,
+        live: &mut LiveDatabase,
         txn: &mut Txn,
         state: &State,
         images: &[(PageNo, Image)],
@@ -180,9 +180,9 @@ impl Dash {
             live.log.settle_slots()?;
         }
         let log = live.log.file().file.clone();
-        let mut pages: Vec<(PageNo, Place)> =
-            images.iter().map(|(page, image)| (*page, Place::Memory(image.clone()))).collect();
-        pages.extend(txn.streamed.iter().map(|(page, at, _)| (page, Place::Log(log.clone(), at))));
+        let mut pages: Vec<(PageNo, ImageLocation)> =
+            images.iter().map(|(page, image)| (*page, ImageLocation::Memory(image.clone()))).collect();
+        pages.extend(txn.streamed.iter().map(|(page, at, _)| (page, ImageLocation::Log(log.clone(), at))));
         pages.sort_unstable_by_key(|(page, _)| *page);
         let done = take_turns(db, live, &mut shadow, state, &pages);
         *self.second.lock() = Some(shadow);
@@ -242,10 +242,10 @@ fn exchange(db: &Database, shadow: &mut Second) -> Result<()> {
 
 fn take_turns(
     db: &Database,
-    live: &mut Live,
+    live: &mut LiveDatabase,
     shadow: &mut Second,
     state: &State,
-    pages: &[(PageNo, Place)],
+    pages: &[(PageNo, ImageLocation)],
 ) -> Result<()> {
     let home_first = shadow.is_named;
     write(db, live, shadow, home_first, state, pages)?;
@@ -259,11 +259,11 @@ fn take_turns(
 
 fn write(
     db: &Database,
-    live: &mut Live,
+    live: &mut LiveDatabase,
     shadow: &mut Second,
     to_home: bool,
     state: &State,
-    pages: &[(PageNo, Place)],
+    pages: &[(PageNo, ImageLocation)],
 ) -> Result<()> {
     if to_home {
         write_home(db, live, state, pages.to_vec())

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::base::research::Name;
+use crate::base::research::ResearchName;
 use crate::database::scheme::Scheme;
 
 pub mod dash;
@@ -15,10 +15,10 @@ pub mod trailer;
 pub mod undo;
 
 /// The scheme called `name`, with nothing under way.
-pub fn of(name: Name) -> Arc<dyn Scheme> {
+pub fn of(name: ResearchName) -> Arc<dyn Scheme> {
     match name {
-        Name::InPage => Arc::new(in_page::InPage::default()),
-        Name::Off => Arc::new(off::Off),
-        Name::Dash => Arc::new(dash::Dash::default()),
+        ResearchName::InPage => Arc::new(in_page::InPage::default()),
+        ResearchName::Off => Arc::new(off::Off),
+        ResearchName::Dash => Arc::new(dash::Dash::default()),
     }
 }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::base::error::Result;
 use crate::base::types::PageNo;
 use crate::checkpoint::write_home;
-use crate::database::scheme::{Commit, Facts, Outcome, Scheme};
-use crate::database::{Database, Inner, Live};
+use crate::database::scheme::{Commit, CommitOutcome, Facts, Scheme};
+use crate::database::{Database, DatabaseState, LiveDatabase};
 use crate::log::group::Durability;
-use crate::pages::table::{Image, Place};
-use crate::pages::txn::{Changed, Prepared, Txn};
+use crate::pages::table::{Image, ImageLocation};
+use crate::pages::txn::{ChangedPage, PreparedCommit, Txn};
 use crate::sqlite_format::home::State;
 
 pub struct Off;
@@ -24,27 +24,27 @@ impl Scheme for Off {
         Off::FACTS
     }
 
-    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<Changed>) -> Result<Prepared> {
-        Prepared::of(c.txn, state, changed)
+    fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<ChangedPage>) -> Result<PreparedCommit> {
+        PreparedCommit::of(c.txn, state, changed)
     }
 
     fn commit(
         &self,
         c: &mut Commit<'_>,
         state: &Arc<State>,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedCommit,
         durability: Durability,
-    ) -> Result<Outcome> {
+    ) -> Result<CommitOutcome> {
         let Commit { db, live, txn, .. } = c.parts();
         overwrite(db, live, txn, state, &prepared.images, durability).map_err(|e| db.poison(e))?;
-        Ok(Outcome::Own(None))
+        Ok(CommitOutcome::Own(None))
     }
 
-    fn show(&self, _db: &Database, inner: &mut Inner, state: &Arc<State>, _images: Vec<(PageNo, Image)>) {
+    fn show(&self, _db: &Database, inner: &mut DatabaseState, state: &Arc<State>, _images: Vec<(PageNo, Image)>) {
         inner.latest = state.clone();
     }
 
-    fn detach(&self, _db: &Database, live: &mut Live, stays: Option<&State>) -> Result<()> {
+    fn detach(&self, _db: &Database, live: &mut LiveDatabase, stays: Option<&State>) -> Result<()> {
         // Change counters are not in the log, and perhaps not in home.
         stays.map_or(Ok(()), |state| live.log.checkpointed(state, Off::FACTS, state.page_bytes.max(512)))
     }
@@ -53,16 +53,16 @@ impl Scheme for Off {
 /// Flushes unless `synchronous` is below FULL.
 fn overwrite(
     db: &Database,
-    live: &mut Live,
+    live: &mut LiveDatabase,
     txn: &mut Txn,
     state: &State,
     images: &[(PageNo, Image)],
     durability: Durability,
 ) -> Result<()> {
     let log = live.log.file().file.clone();
-    let mut pages: Vec<(PageNo, Place)> =
-        images.iter().map(|(page, image)| (*page, Place::Memory(image.clone()))).collect();
-    pages.extend(txn.streamed.iter().map(|(page, at, _)| (page, Place::Log(log.clone(), at))));
+    let mut pages: Vec<(PageNo, ImageLocation)> =
+        images.iter().map(|(page, image)| (*page, ImageLocation::Memory(image.clone()))).collect();
+    pages.extend(txn.streamed.iter().map(|(page, at, _)| (page, ImageLocation::Log(log.clone(), at))));
     pages.sort_unstable_by_key(|(page, _)| *page);
     // For readers meanwhile (invariant I4).
     let before = {

@@ -10,9 +10,9 @@ use crate::base::research::{CommitMark, Garbage};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::keep;
-use crate::database::{Database, Live};
+use crate::database::{Database, LiveDatabase};
 use crate::disk::stats::Stats;
-use crate::pages::table::{Image, Place};
+use crate::pages::table::{Image, ImageLocation};
 use crate::research::trailer;
 use crate::sqlite_format::home::State;
 
@@ -29,7 +29,13 @@ pub struct Placement {
 }
 
 /// Writes durably. Older snapshots keep the old images until the state has changed.
-pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement, options: &Options) -> Result<()> {
+pub fn commit(
+    db: &Database,
+    live: &mut LiveDatabase,
+    state: &State,
+    placed: &Placement,
+    options: &Options,
+) -> Result<()> {
     if keeps(Case::HeldInPlace) {
         hold(db, live, placed)?;
     }
@@ -67,11 +73,11 @@ pub fn commit(db: &Database, live: &mut Live, state: &State, placed: &Placement,
 }
 
 /// Memory keeps them if a temporary file has no room.
-fn hold(db: &Database, live: &mut Live, placed: &Placement) -> Result<()> {
+fn hold(db: &Database, live: &mut LiveDatabase, placed: &Placement) -> Result<()> {
     let alone = db.inner.lock().snapshots.is_empty();
     for (page, _, old) in &placed.pages {
         let Some(old) = old else { continue };
-        let in_memory = Place::Memory(old.clone());
+        let in_memory = ImageLocation::Memory(old.clone());
         let place = match if alone { Ok(in_memory.clone()) } else { keep(db, live, old.clone()) } {
             Err(e) if e.is_short() => in_memory,
             place => place?,

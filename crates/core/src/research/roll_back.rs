@@ -15,23 +15,22 @@ use crate::base::options::STREAM_BYTES_MAX;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::{fit_length, write_pages};
-use crate::database::scheme::{Doubtful, Left};
+use crate::database::scheme::{CrashedSession, Doubtful};
 use crate::database::{Database, HomeFile};
 use crate::disk::beside;
 use crate::log::ring::small_ring_bytes;
 use crate::log::slot::Slot;
 use crate::pages::snapshots::Snapshots;
-use crate::pages::table::{Image, PageTable, Place, Readers};
+use crate::pages::table::{Image, ImageLocation, PageTable, Readers};
 use crate::research::trailer::{self, Trailer};
 use crate::research::undo;
-use crate::sqlite_format::home::{self, Kind, Mark, State};
+use crate::sqlite_format::home::{self, FileKind, HomeMark, State};
 use crate::sqlite_format::node::Shape;
 
 const RUN_BYTES: u64 = 256 << 10;
 
-/// The log has no live records. Pages to write go into `table`; with `accept_loss`, damaged ones
-/// stay.
-pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Doubtful> {
+/// The trailer of the newest transaction in home, with the number of its pages and where they are.
+fn newest(db: &Database, slot: &Slot, accept_loss: bool) -> Result<Option<(Trailer, u64, Vec<PageNo>)>> {
     let mut last: Option<Trailer> = None;
     let mut count = 0u64;
     // No more than go in place, as checked below.
@@ -53,7 +52,7 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
         }
         Ok(())
     })?;
-    let Some(last) = last else { return Ok(Doubtful::default()) };
+    let Some(last) = last else { return Ok(None) };
     if count > u64::from(last.tx_pages) {
         return Err(Error::Corrupt(format!(
             "{} is damaged: {count} pages say that transaction {} wrote {}",
@@ -69,6 +68,13 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
             last.tid
         )));
     }
+    Ok(Some((last, count, pages)))
+}
+
+/// The log has no live records. Pages to write go into `table`; with `accept_loss`, damaged ones
+/// stay.
+pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool) -> Result<Doubtful> {
+    let Some((last, count, pages)) = newest(db, slot, accept_loss)? else { return Ok(Doubtful::default()) };
     let undone = count < u64::from(last.tx_pages);
     let mut header = [0; at::HEADER_BYTES];
     db.home.read_at(&mut header, 0).context(|| db.what("cannot read"))?;
@@ -97,19 +103,24 @@ pub fn scan(db: &Database, slot: &Slot, table: &mut PageTable, accept_loss: bool
             first = Some(image);
         } else {
             table.room(1)?;
-            table.publish(page, last.tid, Place::Memory(Image::from(image)), nobody);
+            table.publish(page, last.tid, ImageLocation::Memory(Image::from(image)), nobody);
         }
     }
     let lost = undone.then_some(last.tid);
     if let Some(first) = with_size(db, slot, first, lost)? {
-        table.publish(PageNo::HEADER, last.tid, Place::Memory(Image::from(first)), nobody);
+        table.publish(PageNo::HEADER, last.tid, ImageLocation::Memory(Image::from(first)), nobody);
     }
     Ok(Doubtful { last: Some((last.tid, count)), undone })
 }
 
-/// The last transaction's pages: first all but page 1, whose size may count pages that a crash takes;
-/// last the file's end, whose pages may prove the transaction before (rule SizeLast).
-pub fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages: Vec<(PageNo, Place)>) -> Result<()> {
+/// The last transaction's pages: first all but page 1, whose size may count pages that a crash
+/// takes; last the file's end, whose pages may prove the transaction before (rule SizeLast).
+pub fn write_again(
+    db: &Database,
+    home: &mut HomeFile,
+    state: &State,
+    mut pages: Vec<(PageNo, ImageLocation)>,
+) -> Result<()> {
     let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();
     write_pages(db, &*db.home, home, state, pages)?;
     if !first.is_empty() {
@@ -123,13 +134,14 @@ pub fn write_again(db: &Database, home: &mut HomeFile, state: &State, mut pages:
     Ok(())
 }
 
-/// One flush for the in-page transaction, another for its size, the file's end and the mark. Without
-/// the unflushed slot, `usable_log` still knows that the session is over (rule CloseWithoutSlot).
+/// One flush for the in-page transaction, another for its size, the file's end and the mark.
+/// Without the unflushed slot, `usable_log` still knows that the session is over (rule
+/// CloseWithoutSlot).
 /// False if the log has something to replay or give back.
-pub fn rest(db: &Database, left: &Left<'_>) -> Result<bool> {
-    let Left { log, slot, is_newest, table, state, in_doubt, options } = *left;
+pub fn rest(db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
+    let CrashedSession { log, slot, is_newest, table, state, in_doubt, options } = *session;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
-    let can_rest = state.kind == Kind::Database
+    let can_rest = state.kind == FileKind::Database
         && slot.ring_bytes <= small_ring_bytes(slot.block_bytes)
         && log_bytes <= slot.ring_at() + slot.ring_bytes
         && is_newest
@@ -140,7 +152,7 @@ pub fn rest(db: &Database, left: &Left<'_>) -> Result<bool> {
     let counter = if slot.in_place { slot.counter_ceiling } else { state.change_counter };
     let recovered = state.after(Tid::HOME, state.page_bytes, state.page_count, counter, Some(state.header));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    let mark = Mark::new(slot.session, slot.base_tid);
+    let mark = HomeMark::new(slot.session, slot.base_tid);
     let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
     log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
     // Home's name may be in the cache alone (rule ExchangeFlushed).

@@ -20,7 +20,7 @@ use crate::base::memory;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::research::trailer::{self as sealed, Trailer, UNCHECKED};
-use crate::sqlite_format::node::{Node, Shape};
+use crate::sqlite_format::node::{NodeLayout, Shape};
 
 /// A shorter equal run is cheaper to repeat than to skip.
 const MERGE_BYTES: usize = at::RANGE_BYTES;
@@ -40,9 +40,9 @@ pub struct Edit<'a> {
     pub is_free: Option<usize>,
 }
 
-struct Parts {
-    old_node: Option<Node>,
-    new_node: Option<Node>,
+struct UndoParts {
+    old_node: Option<NodeLayout>,
+    new_node: Option<NodeLayout>,
     /// Ranges besides page header and pointers.
     live: Vec<Range<usize>>,
 }
@@ -55,14 +55,14 @@ pub fn write(edit: Edit<'_>, trailer: Trailer) -> Option<Vec<u8>> {
         return None;
     }
     let live = live(&edit, old_node.as_ref());
-    let parts = Parts { old_node, new_node, live };
+    let parts = UndoParts { old_node, new_node, live };
     let image = with_old_bytes(&edit, &parts, true)?;
     let record = encode(&edit, &image, &parts)?;
     let reserve = edit.after.reserve();
     if record.len() <= reserve.len() {
         return put_record(&edit, image, &record, reserve.start, trailer);
     }
-    let Parts { old_node, new_node: Some(new_node), .. } = &parts else { return None };
+    let UndoParts { old_node, new_node: Some(new_node), .. } = &parts else { return None };
     // In both gaps the record destroys nothing; else it lies where the new image has room.
     let end = old_node.as_ref().map(|old| old.content_at.min(new_node.content_at));
     let starts_at = |end: usize, len: usize| end.checked_sub(len).filter(|start| *start >= new_node.pointers.end);
@@ -89,7 +89,7 @@ fn put_record(
 }
 
 /// Ranges besides page header and pointers.
-fn live(edit: &Edit<'_>, node: Option<&Node>) -> Vec<Range<usize>> {
+fn live(edit: &Edit<'_>, node: Option<&NodeLayout>) -> Vec<Range<usize>> {
     let Some(node) = node else {
         let end = edit.was_free.map_or(edit.before.usable(), |live| live.min(edit.before.usable()));
         return std::iter::once(0..end).collect();
@@ -107,7 +107,7 @@ fn live(edit: &Edit<'_>, node: Option<&Node>) -> Vec<Range<usize>> {
 }
 
 /// Puts old live bytes into the unused parts of the new image; into the gap only with `in_gap`.
-fn with_old_bytes(edit: &Edit<'_>, parts: &Parts, in_gap: bool) -> Option<Vec<u8>> {
+fn with_old_bytes(edit: &Edit<'_>, parts: &UndoParts, in_gap: bool) -> Option<Vec<u8>> {
     // Without memory the transaction goes through the log.
     let mut image = memory::copy(edit.new).ok()?;
     image.get_mut(edit.after.reserve())?.fill(0);
@@ -132,7 +132,7 @@ fn with_old_bytes(edit: &Edit<'_>, parts: &Parts, in_gap: bool) -> Option<Vec<u8
 }
 
 /// Leads from `image`, the new one, to the old one.
-fn encode(edit: &Edit<'_>, image: &[u8], parts: &Parts) -> Option<Vec<u8>> {
+fn encode(edit: &Edit<'_>, image: &[u8], parts: &UndoParts) -> Option<Vec<u8>> {
     let mut record = vec![0; at::FIXED_BYTES];
     put(&mut record, at::AT_TRAILER, edit.old.get(edit.before.reserve().end..)?);
     if let Some(old) = &parts.old_node {
@@ -372,82 +372,82 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(2000))]
 
-        #[test]
-        fn edits_of_a_page_are_undone(
-            first in any::<bool>(),
-            plain in (any_page(SHAPE, PageNo(1)), any_page(SHAPE, PageNo(2))),
-            roomy in (any_page(ROOMY, PageNo(1)), any_page(ROOMY, PageNo(2))),
-            before in any_edits(),
-            edits in any_edits(),
-        ) {
-            for (shape, seed) in [(SHAPE, plain), (ROOMY, roomy)] {
-                let (number, old) = if first { (PageNo(1), seed.0) } else { (PageNo(2), seed.1) };
-                let old = edited(shape, old, number, &before);
-                let new = edited(shape, old.clone(), number, &edits);
-                check(shape, number, &old, &new)?;
-            }
-        }
+    #[test]
+    fn edits_of_a_page_are_undone(
+    first in any::<bool>(),
+    plain in (any_page(SHAPE, PageNo(1)), any_page(SHAPE, PageNo(2))),
+    roomy in (any_page(ROOMY, PageNo(1)), any_page(ROOMY, PageNo(2))),
+    before in any_edits(),
+    edits in any_edits(),
+    ) {
+    for (shape, seed) in [(SHAPE, plain), (ROOMY, roomy)] {
+    let (number, old) = if first { (PageNo(1), seed.0) } else { (PageNo(2), seed.1) };
+    let old = edited(shape, old, number, &before);
+    let new = edited(shape, old.clone(), number, &edits);
+    check(shape, number, &old, &new)?;
+    }
+    }
 
-        #[test]
-        fn any_page_after_any_other_is_undone(
-            plain in (any_page(SHAPE, PageNo(2)), any_page(SHAPE, PageNo(2))),
-            roomy in (any_page(ROOMY, PageNo(2)), any_page(ROOMY, PageNo(2))),
-        ) {
-            check(SHAPE, PageNo(2), &plain.0, &plain.1)?;
-            check(ROOMY, PageNo(2), &roomy.0, &roomy.1)?;
-        }
+    #[test]
+    fn any_page_after_any_other_is_undone(
+    plain in (any_page(SHAPE, PageNo(2)), any_page(SHAPE, PageNo(2))),
+    roomy in (any_page(ROOMY, PageNo(2)), any_page(ROOMY, PageNo(2))),
+    ) {
+    check(SHAPE, PageNo(2), &plain.0, &plain.1)?;
+    check(ROOMY, PageNo(2), &roomy.0, &roomy.1)?;
+    }
 
-        #[test]
-        fn opaque_pages_are_undone(
-            opaque in proptest::collection::vec(prop_oneof![9 => Just(0u8), 1 => any::<u8>()], SIZE),
-            at in (0..SIZE, any::<u8>()),
-            plain in any_page(SHAPE, PageNo(2)),
-            roomy in any_page(ROOMY, PageNo(2)),
-        ) {
-            check(SHAPE, PageNo(2), &opaque, &plain)?;
-            check(ROOMY, PageNo(2), &opaque, &roomy)?;
-            check(ROOMY, PageNo(2), &roomy, &opaque)?;
-            let mut other = opaque.clone();
-            other[at.0] = at.1;
-            prop_assert!(check(ROOMY, PageNo(2), &opaque, &other)?, "little changed, and there is a reserve");
-        }
+    #[test]
+    fn opaque_pages_are_undone(
+    opaque in proptest::collection::vec(prop_oneof![9 => Just(0u8), 1 => any::<u8>()], SIZE),
+    at in (0..SIZE, any::<u8>()),
+    plain in any_page(SHAPE, PageNo(2)),
+    roomy in any_page(ROOMY, PageNo(2)),
+    ) {
+    check(SHAPE, PageNo(2), &opaque, &plain)?;
+    check(ROOMY, PageNo(2), &opaque, &roomy)?;
+    check(ROOMY, PageNo(2), &roomy, &opaque)?;
+    let mut other = opaque.clone();
+    other[at.0] = at.1;
+    prop_assert!(check(ROOMY, PageNo(2), &opaque, &other)?, "little changed, and there is a reserve");
+    }
 
-        #[test]
-        fn pages_of_the_freelist_are_undone(
-            stale in any_page(ROOMY, PageNo(2)),
-            leaf in any_page(ROOMY, PageNo(2)),
-            live in 0usize..40,
-        ) {
-            let taken = Edit { was_free: Some(live), ..edit(ROOMY, PageNo(2), &stale, &leaf) };
-            let written = write(taken, trailer()).unwrap();
-            prop_assert!(ROOMY.same(PageNo(2), &written, &leaf));
-            let restored = restore(PageNo(2), &written, &Trailer::of(PageNo(2), &written).unwrap(), ROOMY, ROOMY).unwrap();
-            prop_assert_eq!(&restored[..live], &stale[..live]);
-            let mut trunk = vec![0; SIZE];
-            trunk[1..live.max(2)].fill(9);
-            let freed = Edit { is_free: Some(live), ..edit(ROOMY, PageNo(2), &leaf, &trunk) };
-            if let Some(written) = write(freed, trailer()) {
-                prop_assert_eq!(&written[..live], &trunk[..live]);
-                let found = Trailer::of(PageNo(2), &written).unwrap();
-                let restored = restore(PageNo(2), &written, &found, ROOMY, ROOMY).unwrap();
-                prop_assert!(is_back(ROOMY, PageNo(2), &restored, &leaf, &trunk));
-            }
-        }
+    #[test]
+    fn pages_of_the_freelist_are_undone(
+    stale in any_page(ROOMY, PageNo(2)),
+    leaf in any_page(ROOMY, PageNo(2)),
+    live in 0usize..40,
+    ) {
+    let taken = Edit { was_free: Some(live), ..edit(ROOMY, PageNo(2), &stale, &leaf) };
+    let written = write(taken, trailer()).unwrap();
+    prop_assert!(ROOMY.same(PageNo(2), &written, &leaf));
+    let restored = restore(PageNo(2), &written, &Trailer::of(PageNo(2), &written).unwrap(), ROOMY, ROOMY).unwrap();
+    prop_assert_eq!(&restored[..live], &stale[..live]);
+    let mut trunk = vec![0; SIZE];
+    trunk[1..live.max(2)].fill(9);
+    let freed = Edit { is_free: Some(live), ..edit(ROOMY, PageNo(2), &leaf, &trunk) };
+    if let Some(written) = write(freed, trailer()) {
+    prop_assert_eq!(&written[..live], &trunk[..live]);
+    let found = Trailer::of(PageNo(2), &written).unwrap();
+    let restored = restore(PageNo(2), &written, &found, ROOMY, ROOMY).unwrap();
+    prop_assert!(is_back(ROOMY, PageNo(2), &restored, &leaf, &trunk));
+    }
+    }
 
-        #[test]
-        fn no_bytes_panic(
-            mut image in any_page(SHAPE, PageNo(2)),
-            undo in (0u16..512, 0u16..512),
-            noise in proptest::collection::vec((0..SIZE, any::<u8>()), 0..80),
-        ) {
-            noise.iter().for_each(|(at, byte)| image[*at] = *byte);
-            let trailer = Trailer { undo, ..trailer() };
-            let _ = restore(PageNo(2), &image, &trailer, SHAPE, SHAPE);
-            let _ = restore(PageNo(2), &image, &trailer, ROOMY, ROOMY);
-            let _ = Trailer::of(PageNo(2), &image);
-        }
+    #[test]
+    fn no_bytes_panic(
+    mut image in any_page(SHAPE, PageNo(2)),
+    undo in (0u16..512, 0u16..512),
+    noise in proptest::collection::vec((0..SIZE, any::<u8>()), 0..80),
+    ) {
+    noise.iter().for_each(|(at, byte)| image[*at] = *byte);
+    let trailer = Trailer { undo, ..trailer() };
+    let _ = restore(PageNo(2), &image, &trailer, SHAPE, SHAPE);
+    let _ = restore(PageNo(2), &image, &trailer, ROOMY, ROOMY);
+    let _ = Trailer::of(PageNo(2), &image);
+    }
     }
 
     #[test]

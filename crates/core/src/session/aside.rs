@@ -14,13 +14,13 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
 use crate::checkpoint::checkpoint;
 use crate::database::queue::ConnectionId;
-use crate::database::{Database, Live, Phase};
+use crate::database::{Database, LiveDatabase, Phase};
 use crate::disk::beside;
 use crate::disk::stats::Stats;
 use crate::disk::{DiskFile, OpenMode};
-use crate::log::ring::Stream;
+use crate::log::ring::StreamedImages;
 use crate::pages::txn::Txn;
-use crate::session::mark::Ended;
+use crate::session::mark::MarkRemoval;
 use crate::sqlite_format::home;
 use crate::sqlite_format::journal::VirtualJournal;
 
@@ -31,7 +31,7 @@ const HEAD_BYTES: usize = 12;
 /// others read: SQLite rolls back instead of retrying the half-done commit.
 pub fn step_aside(
     db: &Database,
-    writer: &mut Option<Live>,
+    writer: &mut Option<LiveDatabase>,
     txn: &Txn,
     journal: &VirtualJournal,
     me: ConnectionId,
@@ -48,7 +48,8 @@ pub fn step_aside(
     };
     let unmarked = {
         let mut inner = db.inner.lock();
-        db.take_off_mark(writer, &mut inner, Stream::Keep, Ended::Durable).map(|()| inner.phase = Phase::Aside(me))
+        db.take_off_mark(writer, &mut inner, StreamedImages::Keep, MarkRemoval::Durable)
+            .map(|()| inner.phase = Phase::Aside(me))
     };
     // Home needs the log while the mark may be on the disk.
     let done = unmarked.and_then(|()| {
@@ -111,12 +112,12 @@ pub fn release(db: &Database, me: ConnectionId) -> Result<()> {
 /// The last steps without a change. Returns the log's file, and its length once closed.
 fn make_room(
     db: &Database,
-    writer: &mut Option<Live>,
+    writer: &mut Option<LiveDatabase>,
     txn: &Txn,
     me: ConnectionId,
 ) -> Result<(Arc<dyn DiskFile>, u64)> {
     let Some(live) = writer.as_mut() else { return Err(Error::Misuse("stepping aside without a log".into())) };
-    checkpoint(db, live, Stream::Keep)?;
+    checkpoint(db, live, StreamedImages::Keep)?;
     // A full disk fails here.
     db.home.reserve(txn.file_bytes).context(|| db.what("no room for the pages added to"))?;
     let mut inner = db.inner.lock();

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::mark::Ended;
+use super::mark::MarkRemoval;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
 use crate::checkpoint;
-use crate::database::{Database, Inner, Live, Phase};
-use crate::log::ring::Stream;
+use crate::database::{Database, DatabaseState, LiveDatabase, Phase};
+use crate::log::ring::StreamedImages;
 use crate::shared::member::Member;
 use crate::shared::tail::Tail;
 use crate::sqlite_format::home::State;
@@ -24,7 +24,7 @@ const READERS_LEAVE: Duration = Duration::from_millis(10);
 impl Database {
     /// UNMARKED → LIVE, with the writer's place and SHARED. `Busy` while others read: RESERVED
     /// stays until the caller gives up, so that one of several gets on.
-    pub fn go_live(&self, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
+    pub fn go_live(&self, writer: &mut MutexGuard<'_, Option<LiveDatabase>>, inner: &mut DatabaseState) -> Result<()> {
         if !crate::disk::locks::reserve(&*self.home)? {
             return Err(Error::Busy(format!(
                 "another process is about to write {}{}",
@@ -52,7 +52,7 @@ impl Database {
     }
 
     /// Another onewrite process may hold PENDING. False while another program is about to write.
-    pub fn lock_shared(&self, inner: &mut Inner) -> Result<bool> {
+    pub fn lock_shared(&self, inner: &mut DatabaseState) -> Result<bool> {
         let is_live = || Ok(self.read_mark()?.is_some());
         crate::disk::locks::shared_again(&*self.home, &mut inner.pending_free_at, is_live)
     }
@@ -72,9 +72,9 @@ impl Database {
     /// marked.
     pub fn share(
         &self,
-        live: Live,
-        writer: &mut MutexGuard<'_, Option<Live>>,
-        inner: &mut Inner,
+        live: LiveDatabase,
+        writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+        inner: &mut DatabaseState,
         in_flight: usize,
     ) -> Result<()> {
         let (slot, log, due) = (live.log.slot().clone(), live.log.file().clone(), live.due);
@@ -99,7 +99,7 @@ impl Database {
         }
     }
 
-    pub fn enrol(&self, member: Option<Arc<Member>>, inner: &mut Inner) {
+    pub fn enrol(&self, member: Option<Arc<Member>>, inner: &mut DatabaseState) {
         if let Some(member) = &member {
             inner.snapshots.tids().for_each(|tid| member.announce_unseen(tid));
         }
@@ -108,13 +108,13 @@ impl Database {
     }
 
     /// Others may change the database.
-    pub(super) fn forget(&self, inner: &mut Inner) {
+    pub(super) fn forget(&self, inner: &mut DatabaseState) {
         self.table.write().clear();
         inner.plain = None;
     }
 
     /// Undoes [`Database::enrol`]; gives back all locks of the log.
-    pub fn quit(&self, inner: &mut Inner) -> Result<()> {
+    pub fn quit(&self, inner: &mut DatabaseState) -> Result<()> {
         self.table.write().member = None;
         (inner.home_tid, inner.tid_before) = (Tid::HOME, Tid::HOME);
         inner.kept_stock_out = false;
@@ -147,7 +147,7 @@ impl Database {
         }
         let mut inner = self.inner.lock();
         // After an error, mark and names are unknown.
-        let done = self.take_off_mark(&mut writer, &mut inner, Stream::Drop, Ended::Durable);
+        let done = self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, MarkRemoval::Durable);
         done.map_err(|e| inner.poison(e))?;
         crate::disk::locks::none(&*self.home)
     }
@@ -189,13 +189,13 @@ impl Database {
         }
         if let Some(live) = writer.as_mut() {
             match sticky {
-                true => checkpoint::checkpoint(self, live, Stream::Drop)?,
+                true => checkpoint::checkpoint(self, live, StreamedImages::Drop)?,
                 false => checkpoint::bring_home(self, live)?,
             }
         }
         let mut inner = self.inner.lock();
         if !sticky {
-            return self.take_off_mark(&mut writer, &mut inner, Stream::Drop, self.ended());
+            return self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, self.ended());
         }
         if let Some(live) = writer.as_mut() {
             live.scheme.clone().detach(self, live, Some(&inner.latest))?;

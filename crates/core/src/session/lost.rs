@@ -15,9 +15,9 @@ use parking_lot::MutexGuard;
 use crate::base::error::{Error, IoContext, Result};
 use crate::checkpoint::checkpoint;
 use crate::database::identity::replaced;
-use crate::database::{Database, Inner, Live, Phase};
+use crate::database::{Database, DatabaseState, LiveDatabase, Phase};
 use crate::log::file::LogFile;
-use crate::log::ring::Stream;
+use crate::log::ring::StreamedImages;
 use crate::log::slot::Slot;
 use crate::shared::kept;
 use crate::shared::words::Pins;
@@ -30,7 +30,7 @@ const READERS_LEAVE: Duration = Duration::from_millis(20);
 
 impl Database {
     /// The caller has the writer's place. An error repeats until its cause is mended.
-    pub fn see_to_files(&self, writer: &mut MutexGuard<'_, Option<Live>>) -> Result<()> {
+    pub fn see_to_files(&self, writer: &mut MutexGuard<'_, Option<LiveDatabase>>) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         if !self.disk.is_due(&mut live.looked_at, LOOK_EVERY) {
             return Ok(());
@@ -47,7 +47,7 @@ impl Database {
 
     /// Asks before each record: a removed log vanishes with its processes. With streamed images the
     /// commit fails, for the new log lacks them.
-    pub fn see_to_removed_log(&self, writer: &mut MutexGuard<'_, Option<Live>>, streams: bool) -> Result<()> {
+    pub fn see_to_removed_log(&self, writer: &mut MutexGuard<'_, Option<LiveDatabase>>, streams: bool) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         if !self.disk.is_due(&mut live.asked_at, ASK_EVERY) {
             return Ok(());
@@ -67,7 +67,7 @@ impl Database {
         self.see_to_files(writer)
     }
 
-    fn look_at_files(&self, writer: &mut MutexGuard<'_, Option<Live>>) -> Result<()> {
+    fn look_at_files(&self, writer: &mut MutexGuard<'_, Option<LiveDatabase>>) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         self.check_mark(live)?;
         let has_name = self.has_name()?;
@@ -79,7 +79,7 @@ impl Database {
             return Ok(());
         }
         if !has_name && !self.is_beside()? {
-            checkpoint(self, live, Stream::Drop)?;
+            checkpoint(self, live, StreamedImages::Drop)?;
             return Err(Error::Moved(format!(
                 "the file of {} was moved to another directory while it is in use, and does not find its log {} there. All that was \
                  committed is in the file. Move it back, or close it and open it where it is now: nothing is committed before",
@@ -106,13 +106,13 @@ impl Database {
     }
 
     /// The next process would not find the log (rule LostLogReplaced).
-    fn replace_log(&self, writer: &mut MutexGuard<'_, Option<Live>>) -> Result<()> {
+    fn replace_log(&self, writer: &mut MutexGuard<'_, Option<LiveDatabase>>) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         let lost = format!(
             "the log {} is no longer there: it was removed, moved or replaced while the database is in use",
             live.log.file().path.display()
         );
-        checkpoint(self, live, Stream::Drop).map_err(|e| because(&lost, e))?;
+        checkpoint(self, live, StreamedImages::Drop).map_err(|e| because(&lost, e))?;
         let mut inner = self.inner.lock();
         let facts = live.scheme.facts();
         if !facts.all_in_log() || inner.options.concurrent || inner.ships() || self.is_signed()? {
@@ -135,7 +135,7 @@ impl Database {
 
     /// Waits until no snapshot of any process is older than the newest state, and none begins.
     /// `Busy` otherwise.
-    fn wait_for_older(&self, inner: &mut MutexGuard<'_, Inner>) -> Result<()> {
+    fn wait_for_older(&self, inner: &mut MutexGuard<'_, DatabaseState>) -> Result<()> {
         let deadline = Instant::now() + READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
         loop {
             let mut is_read = inner.snapshots.tids().any(|tid| !inner.is_newest_tid(tid));
@@ -150,10 +150,10 @@ impl Database {
             if Instant::now() >= deadline {
                 let_in(inner);
                 return Err(Error::Busy(
-                    "all that was committed is in the database file. A new log is made when no connection reads an older state, and no \
+"all that was committed is in the database file. A new log is made when no connection reads an older state, and no \
                      other process reads"
-                        .into(),
-                ));
+.into(),
+));
             }
             MutexGuard::unlocked(inner, || std::thread::sleep(Duration::from_micros(500)));
         }
@@ -161,7 +161,13 @@ impl Database {
 
     /// The new log has its first durable slot; it gets the decisions that other files' transactions
     /// need.
-    pub(super) fn leave_log(&self, inner: &Inner, lost: &Live, log: &LogFile, slot: &Slot) -> Result<()> {
+    pub(super) fn leave_log(
+        &self,
+        inner: &DatabaseState,
+        lost: &LiveDatabase,
+        log: &LogFile,
+        slot: &Slot,
+    ) -> Result<()> {
         if lost.log.slot().block_bytes == slot.block_bytes {
             for sector in lost.log.file().decisions(lost.log.slot())? {
                 if let Some((decision, _)) = sector.decision {
@@ -176,7 +182,12 @@ impl Database {
     }
 
     /// Goes on with its turn there.
-    fn go_on_with(&self, made: Live, writer: &mut MutexGuard<'_, Option<Live>>, inner: &mut Inner) -> Result<()> {
+    fn go_on_with(
+        &self,
+        made: LiveDatabase,
+        writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+        inner: &mut DatabaseState,
+    ) -> Result<()> {
         let session = writer.as_ref().map_or(0, |live| live.home.mark.session);
         let (before, kept_stock_out, home_tid) = (inner.published.tid, inner.kept_stock_out, made.home_tid);
         let old = inner.member.take();
@@ -194,12 +205,12 @@ impl Database {
         Ok(())
     }
 
-    pub fn is_log_replaced(&self, inner: &Inner) -> bool {
+    pub fn is_log_replaced(&self, inner: &DatabaseState) -> bool {
         inner.phase == Phase::Live && inner.member.as_ref().is_some_and(|member| member.words.is_replaced())
     }
 
     /// Home is then looked at anew. `Busy` while a connection of this process reads.
-    pub fn leave_lost_log(&self, writer: &mut Option<Live>, inner: &mut Inner) -> Result<()> {
+    pub fn leave_lost_log(&self, writer: &mut Option<LiveDatabase>, inner: &mut DatabaseState) -> Result<()> {
         if !self.is_log_replaced(inner) {
             return Ok(());
         }
@@ -214,7 +225,7 @@ impl Database {
     }
 }
 
-fn let_in(inner: &Inner) {
+fn let_in(inner: &DatabaseState) {
     if let Some(member) = inner.member.as_ref().filter(|_| inner.alone.is_none()) {
         member.words.let_in(member.me);
     }

@@ -11,17 +11,18 @@ use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, Tid};
 use crate::database::names::RollbackJournal;
-use crate::database::{Database, HomeFile, Inner, Live, Phase};
+use crate::database::scheme::Facts;
+use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase, Phase};
 use crate::disk::beside;
 use crate::disk::stats::CountedFile;
 use crate::disk::{DiskFile, FileSeal, LockKind, OpenMode, random};
 use crate::log::file::{LogFile, aside_path, is_aside, log_path};
-use crate::log::ring::{COUNTER_STEP, Log, Stream, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
+use crate::log::ring::{COUNTER_STEP, Log, StreamedImages, TID_STEP, slot_page_count, small_ring_bytes, told_tid};
 use crate::log::slot::{Slot, session_after};
 use crate::pairing::Pairing;
 use crate::pairing::evidence::HomeAndLog;
 use crate::shared::{kept, member, users};
-use crate::sqlite_format::home::{Header, Kind, Mark, State};
+use crate::sqlite_format::home::{DatabaseHeader, FileKind, HomeMark, State};
 
 /// Longest wait for the log after home was given back.
 const OTHERS_LEAVE: Duration = Duration::from_millis(10);
@@ -30,8 +31,9 @@ const OTHERS_LEAVE: Duration = Duration::from_millis(10);
 const PAGE_BYTES_USUAL: u32 = 4096;
 
 /// A log without records, for a file about to be marked.
-struct Found {
+struct UsableLog {
     log: LogFile,
+
     newest: Option<Slot>,
     /// It is new, and unflushed.
     created: bool,
@@ -39,9 +41,51 @@ struct Found {
     noted: Option<u64>,
 }
 
+/// Begins the session of `slot` in `log`, of which a range was `wiped` over the records behind
+/// another slot.
+fn start_log(
+    (log, slot, psow): (LogFile, Slot, bool),
+    tentative: bool,
+    created: bool,
+    wiped: Option<((LogOffset, LogOffset), &Slot)>,
+) -> Result<Log> {
+    let file = log.clone();
+    let started = match tentative {
+        true => Log::begin(log, slot, psow),
+        false => Log::start(log, slot, psow, created || wiped.is_some_and(|((from, to), _)| from < to)),
+    };
+    if let (Err(_), Some((wiped, slot))) = (&started, wiped) {
+        // A failed flush may have left the zeros clean.
+        let _ = file.wipe_again(slot, wiped, &slot.tombstone());
+    }
+    started
+}
+
+/// The slot of a new session on `state`; it may go on with the sequence of the `old` one.
+fn first_slot(state: &State, facts: Facts, old: Option<&Slot>, block_bytes: u32, base_tid: Tid) -> Result<Slot> {
+    Ok(Slot {
+        block_bytes,
+        sequence: old.map_or(0, |s| s.sequence),
+        session: 0,
+        salt: random()?,
+        start: LogOffset(0),
+        ring_bytes: small_ring_bytes(block_bytes),
+        base_tid,
+        tid_ceiling: Tid(base_tid.0.saturating_add(TID_STEP)),
+        prev_crc: 0,
+        page_bytes: if state.page_bytes == 0 { PAGE_BYTES_USUAL } else { state.page_bytes },
+        page_count: slot_page_count(state, facts),
+        change_counter: state.change_counter,
+        counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
+        live: true,
+        zeroed: false,
+        in_place: facts.in_place,
+    })
+}
+
 /// Whether the mark's removal is flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum MarkRemoval {
     /// Another program goes on, or the caller asked for it.
     Durable,
     /// It is flushed unless the log proves the session's end.
@@ -49,9 +93,44 @@ pub enum Ended {
 }
 
 impl Database {
+    /// The log for a new mark, with its newest slot, and whether it is new. It notes the file that
+    /// it is of.
+    fn log_for_mark(&self, unlinked: bool, is_lost: bool, block_bytes: u32) -> Result<(LogFile, Option<Slot>, bool)> {
+        let UsableLog { log, newest, created, noted } = match unlinked {
+            true => UsableLog { log: self.nameless_log(block_bytes)?, newest: None, created: true, noted: None },
+            false if is_lost => self.another_log(block_bytes)?,
+            false => self.usable_log(block_bytes)?,
+        };
+        let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
+        let home = self.home.id().context(|| self.what("cannot look at"))?;
+        match created {
+            true => log.note_first_home(home)?,
+            false if noted != Some(home.ino) => log.note_home(home)?,
+            false => {}
+        }
+        Ok((log, newest, created))
+    }
+
+    /// Writes `mark`, or seals home so that the first record of `log` marks it; the length of home.
+    fn mark_home(
+        &self,
+        inner: &mut DatabaseState,
+        log: &mut Log,
+        state: &State,
+        mark: HomeMark,
+        (unlinked, proof_bytes): (bool, u64),
+    ) -> Result<u64> {
+        let seal = if mark.tentative && !unlinked { self.seal_beside_home(log.file())? } else { None };
+        self.write_mark(inner, &state.marked_or_empty(mark), seal.is_some())?;
+        if let Some(seal) = seal {
+            log.mark_with_first_record(self.home.clone(), seal, proof_bytes);
+        }
+        self.home.len().context(|| self.what("cannot read the length of"))
+    }
+
     /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark,
     /// flushed. `lost`: the session that continues with the new log, all in home.
-    pub(super) fn place_mark(&self, inner: &mut Inner, lost: Option<&Live>) -> Result<Live> {
+    pub(super) fn place_mark(&self, inner: &mut DatabaseState, lost: Option<&LiveDatabase>) -> Result<LiveDatabase> {
         // No program will open this file again, and its name is another file's.
         let unlinked = self.home.is_unlinked().context(|| self.what("cannot look at"))?;
         if !unlinked {
@@ -65,18 +144,7 @@ impl Database {
         let (options, facts) = (&inner.options, self.facts());
         let unit = self.atomic_unit(options);
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::base::layout::BLOCK_BYTES_MAX);
-        let Found { log, newest: old, created, noted } = match unlinked {
-            true => Found { log: self.nameless_log(block_bytes)?, newest: None, created: true, noted: None },
-            false if lost.is_some() => self.another_log(block_bytes)?,
-            false => self.usable_log(block_bytes)?,
-        };
-        let log = LogFile { file: CountedFile::wrap(log.file, self.stats.clone()), path: log.path };
-        let home = self.home.id().context(|| self.what("cannot look at"))?;
-        match created {
-            true => log.note_first_home(home)?,
-            false if noted != Some(home.ino) => log.note_home(home)?,
-            false => {}
-        }
+        let (log, old, created) = self.log_for_mark(unlinked, lost.is_some(), block_bytes)?;
         self.end_leftovers(&log, unlinked, journal, old.as_ref().is_some_and(|slot| slot.live))?;
         // The bytes that the last close overwrote, unflushed; `None`: none. A power cut may restore
         // them, so the slot's flush covers the zeros (rule NothingLeftBehind). The proof of that
@@ -92,7 +160,7 @@ impl Database {
         // Closed in order, its end is durable; a slot of a longer ring is not (rule
         // SlotBeforeReuse).
         let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
-        let follows = follows.filter(|_| facts.all_in_log() && state.kind == Kind::Database);
+        let follows = follows.filter(|_| facts.all_in_log() && state.kind == FileKind::Database);
         let before = lost.map(|live| live.home.mark.session).or(follows.map(|slot| slot.session));
         let session = before.map_or_else(random, |before| Ok(session_after(before, random()?)))?;
         let (start, proof_bytes) = match used.filter(|_| follows.is_some() && keeps(Case::ProofKept)) {
@@ -103,24 +171,8 @@ impl Database {
         // CacheKnowsItsState).
         let last_tid = lost.map(|live| live.log.last_tid().max(live.home.mark.tid));
         let base_tid = last_tid.unwrap_or(Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0))).next();
-        let slot = Slot {
-            block_bytes,
-            sequence: old.as_ref().map_or(0, |s| s.sequence),
-            session,
-            salt: random()?,
-            start,
-            ring_bytes,
-            base_tid,
-            tid_ceiling: Tid(base_tid.0.saturating_add(TID_STEP)),
-            prev_crc: 0,
-            page_bytes: if state.page_bytes == 0 { PAGE_BYTES_USUAL } else { state.page_bytes },
-            page_count: slot_page_count(&state, facts),
-            change_counter: state.change_counter,
-            counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
-            live: true,
-            zeroed: used.is_some(),
-            in_place: facts.in_place,
-        };
+        let slot = first_slot(&state, facts, old.as_ref(), block_bytes, base_tid)?;
+        let slot = Slot { session, start, zeroed: used.is_some(), ..slot };
         let tentative = follows.is_some();
         // Without succession, this slot proves nothing of the last session, whose own may not be on
         // the medium (rule CloseProven).
@@ -128,16 +180,8 @@ impl Database {
         if !tentative && !created && old.as_ref().is_some_and(may_be_marked) {
             self.sync_home()?;
         }
-        let file = log.clone();
-        let log = match tentative {
-            true => Log::begin(log, slot, options.psow),
-            false => Log::start(log, slot, options.psow, created || wiped.is_some_and(|(from, to)| from < to)),
-        };
-        if let (Err(_), Some(wiped), Some(slot)) = (&log, wiped, &old) {
-            // A failed flush may have left the zeros clean.
-            let _ = file.wipe_again(slot, wiped, &slot.tombstone());
-        }
-        let mut log = log?;
+        let wiped = wiped.zip(old.as_ref());
+        let mut log = start_log((log, slot, options.psow), tentative, created, wiped)?;
         if old.as_ref().is_some_and(|slot| slot.live) {
             log.distrust_older_slot();
         }
@@ -146,13 +190,8 @@ impl Database {
         }
         let rest = old.filter(|_| !created).map_or(0, |slot| slot.ring_bytes);
         log.give_rest_back(rest)?;
-        let mark = Mark { tentative, ..Mark::new(session, told_tid(log.slot(), facts)) };
-        let seal = if tentative && !unlinked { self.seal_beside_home(log.file())? } else { None };
-        self.write_mark(inner, &state.marked_or_empty(mark), seal.is_some())?;
-        if let Some(seal) = seal {
-            log.mark_with_first_record(self.home.clone(), seal, proof_bytes);
-        }
-        let bytes = self.home.len().context(|| self.what("cannot read the length of"))?;
+        let mark = HomeMark { tentative, ..HomeMark::new(session, told_tid(log.slot(), facts)) };
+        let bytes = self.mark_home(inner, &mut log, &state, mark, (unlinked, proof_bytes))?;
         let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: unit };
         let home_tid = log.slot().base_tid;
         Ok(self.begin(inner, log, home, home_tid))
@@ -205,7 +244,7 @@ impl Database {
 
     /// Makes it durable before the first record (rule LogBeforeMark), or `with_first_record` (rule
     /// MarkWithFirstRecord).
-    fn write_mark(&self, inner: &mut Inner, marked: &Header, with_first_record: bool) -> Result<()> {
+    fn write_mark(&self, inner: &mut DatabaseState, marked: &DatabaseHeader, with_first_record: bool) -> Result<()> {
         let written = match keeps(Case::MarkBeforeRecord) && !with_first_record {
             true => self.write_header(marked),
             false => self.home.write_at(marked, 0).context(|| self.what("cannot write the header of")),
@@ -227,10 +266,10 @@ impl Database {
     /// CloseProven). SHARED stays, and streamed images as `stream` says.
     pub fn take_off_mark(
         &self,
-        writer: &mut Option<Live>,
-        inner: &mut Inner,
-        stream: Stream,
-        ended: Ended,
+        writer: &mut Option<LiveDatabase>,
+        inner: &mut DatabaseState,
+        stream: StreamedImages,
+        ended: MarkRemoval,
     ) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         if !self.has_mark(live)? {
@@ -241,11 +280,11 @@ impl Database {
         let removed = kept::remove(&*self.disk, &live.log.file().path, live.home.mark.session);
         let state = inner.latest.clone();
         let is_in_place = self.is_log_in_place(live.log.file())?;
-        if state.kind == Kind::Empty {
+        if state.kind == FileKind::Empty {
             self.home.set_len(0).context(|| self.what("cannot write"))?;
             self.sync_home()?;
         } else {
-            let may_be_proven = is_in_place && ended == Ended::Proven && removed.is_ok();
+            let may_be_proven = is_in_place && ended == MarkRemoval::Proven && removed.is_ok();
             let is_proven = may_be_proven && self.is_close_proven(live, &state)?;
             // Snapshots or a recovery may have left pages behind the end.
             if live.home.bytes != state.bytes() || live.home.reserved_bytes > 0 {
@@ -262,7 +301,7 @@ impl Database {
             }
         }
         live.log.invalidate(stream, self.disk.system_start())?;
-        if stream == Stream::Drop && live.scheme.facts().all_in_log() && !live.log.is_sealed() {
+        if stream == StreamedImages::Drop && live.scheme.facts().all_in_log() && !live.log.is_sealed() {
             live.log.file().seal()?;
         }
         removed?;
@@ -278,12 +317,12 @@ impl Database {
     }
 
     /// A home found marked needs proof: mark and log name the same last transaction.
-    fn is_close_proven(&self, live: &Live, state: &State) -> Result<bool> {
+    fn is_close_proven(&self, live: &LiveDatabase, state: &State) -> Result<bool> {
         let last = live.log.last_tid();
         Ok(live.scheme.facts().all_in_log()
             && live.log.proves_close()
             && live.home.bytes == state.bytes()
-            && self.read_mark()? == Some(Mark::new(live.home.mark.session, last))
+            && self.read_mark()? == Some(HomeMark::new(live.home.mark.session, last))
             && last != Tid(0))
     }
 
@@ -295,7 +334,7 @@ impl Database {
     /// The log is locked, long enough, without records. Home is unmarked, under EXCLUSIVE and has
     /// its name, so a locked or needed log is of an earlier file: it is set aside for
     /// `path_of_session` (rule LogFoundBySession).
-    fn usable_log(&self, block_bytes: u32) -> Result<Found> {
+    fn usable_log(&self, block_bytes: u32) -> Result<UsableLog> {
         let path = &log_path(&self.path);
         let what = || format!("cannot open the log {}", path.display());
         let file = match self.disk.open_beside(path, OpenMode::ReadWrite, None) {
@@ -342,7 +381,7 @@ impl Database {
             if access(&*log.file)?.zip(access(&*self.home)?).is_some_and(|(own, homes)| own.admits_more_than(homes)) {
                 beside::open(&*self.disk, path, OpenMode::ReadWrite, &*self.home, what)?;
             }
-            return Ok(Found { log, newest, created: false, noted });
+            return Ok(UsableLog { log, newest, created: false, noted });
         }
         drop(log);
         if newest.is_some() {
@@ -353,7 +392,7 @@ impl Database {
     }
 
     /// Another file of that name is set aside.
-    fn another_log(&self, block_bytes: u32) -> Result<Found> {
+    fn another_log(&self, block_bytes: u32) -> Result<UsableLog> {
         let path = &log_path(&self.path);
         if self.disk.exists(path).context(|| format!("cannot look for the log {}", path.display()))? {
             self.set_aside(path, None, random()?)?;
@@ -384,13 +423,13 @@ impl Database {
         Ok(log)
     }
 
-    fn create_log(&self, path: &Path, block_bytes: u32, newest: Option<Slot>) -> Result<Found> {
+    fn create_log(&self, path: &Path, block_bytes: u32, newest: Option<Slot>) -> Result<UsableLog> {
         let what = || format!("cannot create the log {} in the directory of the database", path.display());
         let file = beside::open(&*self.disk, path, OpenMode::Create, &*self.home, what)?;
         match Log::create(LogFile { file, path: path.to_owned() }, small_ring_bytes(block_bytes), block_bytes) {
             Ok(log) => {
                 lock_log(&log, LockKind::Exclusive, Duration::ZERO)?;
-                Ok(Found { log, newest, created: true, noted: None })
+                Ok(UsableLog { log, newest, created: true, noted: None })
             }
             Err(e) => {
                 // It would hold the last free blocks.
@@ -401,7 +440,7 @@ impl Database {
     }
 
     /// Acts if its name is wanted for another database's.
-    fn remove_aside(&self, live: &Live) -> Result<()> {
+    fn remove_aside(&self, live: &LiveDatabase) -> Result<()> {
         let log = live.log.file();
         let what = || format!("cannot remove the log {}", log.path.display());
         for path in [log.path.clone(), aside_path(&log.path, live.home.mark.session)] {

@@ -5,21 +5,21 @@
 
 use std::time::{Duration, Instant};
 
-use super::mark::Ended;
+use super::mark::MarkRemoval;
 use crate::base::error::{Error, Result};
 use crate::checkpoint;
-use crate::database::queue::{Claim, ConnectionId};
-use crate::database::{Database, Inner, Phase};
+use crate::database::queue::{ConnectionId, TurnClaim};
+use crate::database::{Database, DatabaseState, Phase};
 use crate::disk::locks;
-use crate::log::ring::Stream;
-use crate::shared::member::Member;
+use crate::log::ring::StreamedImages;
+use crate::shared::member::{self, Member};
 
 /// Connections count from 1.
 const RESTER: ConnectionId = ConnectionId(0);
 /// Longest wait for a process that attaches or leaves.
 const ADMIN_WAIT: Duration = Duration::from_millis(5);
 
-impl Inner {
+impl DatabaseState {
     /// Whether the process may detach with connections open.
     fn can_rest(&self) -> bool {
         self.phase == Phase::Live && !self.options.sticky && !self.options.concurrent && self.is_unused()
@@ -53,7 +53,7 @@ impl Database {
         if !self.inner.lock().can_rest() || !self.facts().all_in_log() || self.undecided.lock().is_some() {
             return Ok(self.inner.lock().phase == Phase::Unmarked);
         }
-        if !self.queue.acquire(RESTER, Claim::Firm, Duration::ZERO) {
+        if !self.queue.acquire(RESTER, TurnClaim::Firm, Duration::ZERO) {
             return Ok(false);
         }
         let rested = self.leave_unused();
@@ -67,6 +67,9 @@ impl Database {
         if member.words.is_replaced() || member.is_undecided() {
             return Ok(false);
         }
+        if member.observes {
+            return self.leave_observed(&member);
+        }
         let left = match self.is_last(ADMIN_WAIT) {
             Ok(true) => {
                 let left = self.leave_plain();
@@ -75,20 +78,36 @@ impl Database {
                 }
                 left
             }
-            // Read-only processes could not take the mark off.
-            Ok(false) if !self.read_only && !member.has_others() => Ok(false),
+            // Behind the last process that may write the log, the others could not come again.
+            Ok(false) if !matches!(member.has_living_others(), Ok(true)) => Ok(false),
             // Behind a lost log no process would come again.
             Ok(false) if !matches!(self.is_log_in_place(&member.log), Ok(true)) => Ok(false),
             Ok(false) => self.leave_to_others(&member),
             Err(e) => Err(e),
         };
-        if !matches!(left, Ok(true)) && !member.observes {
+        if !matches!(left, Ok(true)) {
             self.let_others_in(&member)?;
         }
         match left {
             Err(Error::Busy(_)) => Ok(false),
             left => left,
         }
+    }
+
+    /// An observer could not come again without a process that may write the log. One that leaves
+    /// at the same moment has ADMIN, and finds the observer gone or attached.
+    fn leave_observed(&self, member: &Member) -> Result<bool> {
+        if !member.holds_admin_to_look()? {
+            return Ok(false);
+        }
+        let left = match member.has_living_others() {
+            Ok(true) => self.leave_to_others(member),
+            others => others,
+        };
+        if !matches!(left, Ok(true)) {
+            member::end_admin(&member.log)?;
+        }
+        left
     }
 
     fn let_others_in(&self, member: &Member) -> Result<()> {
@@ -122,18 +141,18 @@ impl Database {
             brought => brought?,
         }
         let mut inner = self.inner.lock();
-        let ends_turns = |inner: &Inner| inner.member.as_ref().is_none_or(|member| member.end_turns(1));
+        let ends_turns = |inner: &DatabaseState| inner.member.as_ref().is_none_or(|member| member.end_turns(1));
         if !inner.can_rest() || !ends_turns(&inner) {
             return Ok(false);
         }
-        let done = self.take_off_mark(&mut writer, &mut inner, Stream::Drop, self.ended());
+        let done = self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, self.ended());
         done.map_err(|e| inner.poison(e))?;
         locks::none(&*self.home)?;
         Ok(true)
     }
 
-    pub(super) fn ended(&self) -> Ended {
+    pub(super) fn ended(&self) -> MarkRemoval {
         let flushes = self.flushes_close.load(std::sync::atomic::Ordering::Relaxed);
-        if flushes { Ended::Durable } else { Ended::Proven }
+        if flushes { MarkRemoval::Durable } else { MarkRemoval::Proven }
     }
 }

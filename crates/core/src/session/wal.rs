@@ -30,7 +30,7 @@ use crate::database::Database;
 use crate::disk::beside;
 use crate::disk::{DiskFile, OpenMode};
 use crate::sqlite_format::home::{self, State};
-use crate::sqlite_format::wal::Head;
+use crate::sqlite_format::wal::WalHead;
 
 /// Bytes in one call.
 const CHUNK_BYTES: u64 = 256 << 10;
@@ -48,19 +48,21 @@ struct Committed {
     end: u64,
 }
 
-enum Found {
+enum WalContent {
     Nothing,
     Committed(Committed),
     Stays(String),
 }
 
-fn scan(file: &dyn DiskFile, what: &dyn Fn() -> String) -> Result<Found> {
+fn scan(file: &dyn DiskFile, what: &dyn Fn() -> String) -> Result<WalContent> {
     let mut first = [0; wal::HEADER_BYTES];
     let got = file.read_at(&mut first, 0).context(what)?;
-    let mut chain = match Head::decode(first.get(..got).unwrap_or_default()) {
-        Head::Nothing => return Ok(Found::Nothing),
-        Head::Version(version) => return Ok(Found::Stays(format!("its WAL is of the unknown version {version}"))),
-        Head::Chain(chain) => chain,
+    let mut chain = match WalHead::decode(first.get(..got).unwrap_or_default()) {
+        WalHead::Nothing => return Ok(WalContent::Nothing),
+        WalHead::Version(version) => {
+            return Ok(WalContent::Stays(format!("its WAL is of the unknown version {version}")));
+        }
+        WalHead::Chain(chain) => chain,
     };
     let page_bytes = chain.page_bytes;
     let mut frame = memory::zeros(wal::FRAME_HEAD_BYTES.saturating_add(page_bytes as usize))?;
@@ -80,7 +82,7 @@ fn scan(file: &dyn DiskFile, what: &dyn Fn() -> String) -> Result<Found> {
             (all.page_count, all.end) = (commit, at);
         }
     }
-    Ok(if all.end == 0 { Found::Nothing } else { Found::Committed(all) })
+    Ok(if all.end == 0 { WalContent::Nothing } else { WalContent::Committed(all) })
 }
 
 fn names(db: &Database) -> [PathBuf; 2] {
@@ -108,9 +110,9 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     };
     if let Some(file) = &file {
         match scan(&**file, &what)? {
-            Found::Stays(why) => return Ok(Some(why)),
-            Found::Committed(found) => committed = Some(found),
-            Found::Nothing => {}
+            WalContent::Stays(why) => return Ok(Some(why)),
+            WalContent::Committed(found) => committed = Some(found),
+            WalContent::Nothing => {}
         }
     }
     let bytes = db.home.len().context(what)?;

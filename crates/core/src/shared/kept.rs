@@ -44,7 +44,7 @@ struct Index {
     pages: FxHashMap<PageNo, BTreeMap<Tid, u64>>,
 }
 
-pub struct Kept {
+pub struct KeptImages {
     disk: Arc<dyn Disk>,
     home: Arc<dyn DiskFile>,
     path: PathBuf,
@@ -53,20 +53,20 @@ pub struct Kept {
     index: Mutex<Index>,
 }
 
-struct Image {
+struct KeptImage {
     generation: u64,
     file: Arc<dyn DiskFile>,
     at: u64,
 }
 
-pub struct Run {
+pub struct EntryBatch {
     generation: u64,
     at: u64,
     buf: Vec<u8>,
     file: Arc<dyn DiskFile>,
 }
 
-impl Kept {
+impl KeptImages {
     /// `read_only`: no images of its own.
     pub fn new(
         disk: Arc<dyn Disk>,
@@ -74,9 +74,9 @@ impl Kept {
         path: PathBuf,
         words: ProcessWords,
         read_only: bool,
-    ) -> Kept {
+    ) -> KeptImages {
         let mode = if read_only { OpenMode::ReadOnly } else { OpenMode::Create };
-        Kept { disk, home, path, words, mode, index: Mutex::default() }
+        KeptImages { disk, home, path, words, mode, index: Mutex::default() }
     }
 
     fn what(&self, verb: &str) -> String {
@@ -96,7 +96,7 @@ impl Kept {
     /// load while the file is empty.
     pub fn read(&self, page: PageNo, tid: Tid, from: usize, buf: &mut [u8]) -> Result<Option<usize>> {
         loop {
-            let Some(Image { generation, file, at }) = self.find(page, tid)? else { return Ok(None) };
+            let Some(KeptImage { generation, file, at }) = self.find(page, tid)? else { return Ok(None) };
             let read = file.read_at(buf, at + from as u64).context(|| self.what("read"))?;
             // Else a checkpoint may have restarted the file during the read.
             if self.words.same_kept(generation) {
@@ -110,7 +110,7 @@ impl Kept {
         Ok(self.find(page, tid)?.is_some())
     }
 
-    fn find(&self, page: PageNo, tid: Tid) -> Result<Option<Image>> {
+    fn find(&self, page: PageNo, tid: Tid) -> Result<Option<KeptImage>> {
         if self.words.kept().1 == 0 || tid >= self.words.kept_until() {
             return Ok(None);
         }
@@ -120,7 +120,7 @@ impl Kept {
         let at = index.pages.get(&page).and_then(|images| images.range(newer).next()).map(|(_, at)| *at);
         let Some(at) = at else { return Ok(None) };
         let file = self.open(&mut index)?;
-        Ok(Some(Image { generation: index.generation, file, at }))
+        Ok(Some(KeptImage { generation: index.generation, file, at }))
     }
 
     fn refresh(&self, index: &mut Index) -> Result<()> {
@@ -167,7 +167,7 @@ impl Kept {
     }
 
     /// `afresh`: the present images are not needed. The caller has the writer's place.
-    pub fn begin(&self, afresh: bool) -> Result<Run> {
+    pub fn begin(&self, afresh: bool) -> Result<EntryBatch> {
         let mut index = self.index.lock();
         let (generation, len) = self.words.kept();
         if afresh && len > 0 {
@@ -178,10 +178,10 @@ impl Kept {
         self.refresh(&mut index)?;
         let file = self.open(&mut index)?;
         let (generation, at) = self.words.kept();
-        Ok(Run { generation, at, buf: Vec::new(), file })
+        Ok(EntryBatch { generation, at, buf: Vec::new(), file })
     }
 
-    pub fn add(&self, run: &mut Run, page: PageNo, until: Tid, image: &[u8]) -> Result<()> {
+    pub fn add(&self, run: &mut EntryBatch, page: PageNo, until: Tid, image: &[u8]) -> Result<()> {
         let from = run.buf.len();
         run.buf.resize(from + HEAD_BYTES, 0);
         put(&mut run.buf, from, &page.0.to_le_bytes());
@@ -194,14 +194,14 @@ impl Kept {
         if run.buf.len() >= RUN_BYTES { self.write(run) } else { Ok(()) }
     }
 
-    fn write(&self, run: &mut Run) -> Result<()> {
+    fn write(&self, run: &mut EntryBatch) -> Result<()> {
         run.file.write_at(&run.buf, run.at).context(|| self.what("write"))?;
         run.at += run.buf.len() as u64;
         run.buf.clear();
         Ok(())
     }
 
-    pub fn finish(&self, mut run: Run) -> Result<()> {
+    pub fn finish(&self, mut run: EntryBatch) -> Result<()> {
         self.write(&mut run)?;
         self.words.set_kept(run.generation, run.at);
         Ok(())
@@ -229,14 +229,14 @@ mod tests {
         }
 
         crate::forward_disk_file!(
-            this => this.file;
-            id, len, write_at, write_durable_at, sync, set_len, reserve, try_lock, unlock, atomic_unit_bytes
+        this => this.file;
+        id, len, write_at, write_durable_at, sync, set_len, reserve, try_lock, unlock, atomic_unit_bytes
         );
     }
 
     struct Both {
-        writer: Arc<Kept>,
-        reader: Kept,
+        writer: Arc<KeptImages>,
+        reader: KeptImages,
     }
 
     impl Both {
@@ -246,12 +246,12 @@ mod tests {
             words.found(1, false, 1, Tid(0));
             let path = Path::new("/db");
             let home = disk.open(path, OpenMode::Create).unwrap();
-            let open = || Kept::new(disk.clone(), home.clone(), kept_path(path, 1), words.clone(), false);
+            let open = || KeptImages::new(disk.clone(), home.clone(), kept_path(path, 1), words.clone(), false);
             Both { writer: Arc::new(open()), reader: open() }
         }
 
         /// For snapshots before `until`.
-        fn keep(kept: &Kept, afresh: bool, until: u64, pages: [(u32, u8); 2]) {
+        fn keep(kept: &KeptImages, afresh: bool, until: u64, pages: [(u32, u8); 2]) {
             let mut run = kept.begin(afresh).unwrap();
             for (page, byte) in pages {
                 kept.add(&mut run, PageNo(page), Tid(until), &[byte; 512]).unwrap();
@@ -303,7 +303,7 @@ mod tests {
     #[test]
     fn a_snapshot_reads_the_image_that_was_overwritten_first_after_it() {
         let Both { writer, reader } = Both::new();
-        let read = |kept: &Kept, tid| {
+        let read = |kept: &KeptImages, tid| {
             let mut byte = [0];
             kept.read(PageNo(3), Tid(tid), 0, &mut byte).unwrap().map(|_| byte[0])
         };

@@ -19,17 +19,17 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::kept::{Kept, kept_path};
+use super::kept::{KeptImages, kept_path};
 use super::tail::Tail;
 use super::turn::{Turn, Turns, now_us};
 use super::users;
-use super::words::{Cell, Due, PINS, PROCESSES, Pins, ProcessWords};
+use super::words::{PINS, PROCESSES, Pins, ProcessWords, RecoveryDebt, SnapshotCell};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::lock_bytes::{ADMIN, ATTACH, BYTES, OBSERVED, OBSERVED_BYTES, SLOTS};
 use crate::base::types::Tid;
 use crate::disk::{Disk, DiskFile, LockKind, system};
-use crate::log::file::{Cursor, LogFile};
+use crate::log::file::{LogCursor, LogFile};
 use crate::log::slot::Slot;
 
 /// Another process counts as a writer for this long.
@@ -129,7 +129,7 @@ struct Local {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum TakeResult {
     /// Ours, without another between.
     Again,
     /// Ours; another may have written.
@@ -139,7 +139,7 @@ pub enum Taken {
     Not,
 }
 
-pub struct Files {
+pub struct MemberFiles {
     pub disk: Arc<dyn Disk>,
     pub home: Arc<dyn DiskFile>,
     /// This process cannot write it.
@@ -154,7 +154,7 @@ pub struct Member {
     pub observes: bool,
     pub log: LogFile,
     pub tail: Mutex<Tail>,
-    pub kept: Kept,
+    pub kept: KeptImages,
     /// The sequence of [`Tail`]'s slot, read without a lock by each snapshot.
     pub generation: AtomicU64,
     announced: Mutex<Announced>,
@@ -165,10 +165,10 @@ pub struct Member {
 }
 
 impl Member {
-    fn new(files: Files, log: LogFile, words: ProcessWords, me: usize, tail: Tail) -> Member {
+    fn new(files: MemberFiles, log: LogFile, words: ProcessWords, me: usize, tail: Tail) -> Member {
         let kept = kept_path(&log.path, tail.slot.session);
         Member {
-            kept: Kept::new(files.disk, files.home, kept, words.clone(), files.read_only),
+            kept: KeptImages::new(files.disk, files.home, kept, words.clone(), files.read_only),
             generation: AtomicU64::new(tail.slot.sequence),
             words,
             me,
@@ -196,10 +196,10 @@ impl Member {
     /// by a recovery. With `in_flight` transactions it has the writer's place (rule OneWriter);
     /// each ends with [`Member::leave`]. `None`, still alone: memory cannot be shared.
     pub fn found(
-        files: Files,
+        files: MemberFiles,
         log: LogFile,
         tail: Tail,
-        due: Due,
+        due: RecoveryDebt,
         psow: bool,
         in_flight: usize,
     ) -> Result<Option<Arc<Member>>> {
@@ -228,7 +228,7 @@ impl Member {
 
     /// Joins the log's processes, to write if `psow` is given. The caller has ADMIN, and is not
     /// alone.
-    pub fn join(files: Files, log: LogFile, session: u64, psow: Option<bool>) -> Result<Arc<Member>> {
+    pub fn join(files: MemberFiles, log: LogFile, session: u64, psow: Option<bool>) -> Result<Arc<Member>> {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
         let busy = |why: &str| in_use(&log, why);
@@ -255,7 +255,7 @@ impl Member {
     /// Observes a log that this process may not write. `None`: no longer in use. `is_marked`: home
     /// has the mark of `session`.
     pub fn observe(
-        files: Files,
+        files: MemberFiles,
         log: LogFile,
         session: u64,
         busy_ms: u64,
@@ -306,7 +306,7 @@ impl Member {
     }
 
     /// This process is behind `slot`, which is durable.
-    pub fn note(&self, slot: &Slot, cursor: &Cursor) {
+    pub fn note(&self, slot: &Slot, cursor: &LogCursor) {
         let mut tail = self.tail.lock();
         debug_assert!(slot.sequence >= tail.slot.sequence, "rule SlotBeforeReuse: slots are told in order");
         debug_assert!(cursor.last_tid >= tail.cursor.last_tid, "rule RecordChain: {cursor:?} behind {:?}", tail.cursor);
@@ -379,10 +379,10 @@ impl Member {
             if let Some(own) = announced.own.get_mut(n) {
                 *own = Some(pinned);
             }
-            self.words.set_pin(self.me, Cell::Own(n), Some(tid));
+            self.words.set_pin(self.me, SnapshotCell::Own(n), Some(tid));
         } else {
             announced.others.push(pinned);
-            self.words.set_pin(self.me, Cell::Floor, announced.floor());
+            self.words.set_pin(self.me, SnapshotCell::Floor, announced.floor());
         }
         self.tell_since(&announced);
     }
@@ -403,10 +403,10 @@ impl Member {
             if let Some(own) = announced.own.get_mut(n) {
                 *own = None;
             }
-            self.words.set_pin(self.me, Cell::Own(n), None);
+            self.words.set_pin(self.me, SnapshotCell::Own(n), None);
         } else if let Some(at) = announced.others.iter().position(|other| other.tid == tid) {
             announced.others.swap_remove(at);
-            self.words.set_pin(self.me, Cell::Floor, announced.floor());
+            self.words.set_pin(self.me, SnapshotCell::Floor, announced.floor());
         }
         self.tell_since(&announced);
         Ok(())
@@ -433,6 +433,22 @@ impl Member {
     /// Whether another process that may write, perhaps dead, uses the log.
     pub fn has_others(&self) -> bool {
         (0..PROCESSES).any(|process| process != self.me && self.words.is_used(process))
+    }
+
+    /// The same of living processes alone.
+    pub fn has_living_others(&self) -> Result<bool> {
+        let what = || format!("cannot lock the log {}", self.log.path.display());
+        let any = |from: usize, until: usize| {
+            let (at, slots) = (SLOTS + from as u64, until.saturating_sub(from) as u64);
+            Ok(slots > 0 && self.log.file.conflicts(at, slots, LockKind::Shared).context(what)?)
+        };
+        Ok(any(0, self.me)? || any(self.me + 1, PROCESSES)?)
+    }
+
+    /// Keeps others from attaching and leaving while an observer looks; false if it cannot.
+    pub fn holds_admin_to_look(&self) -> Result<bool> {
+        let what = || format!("cannot lock the log {}", self.log.path.display());
+        self.log.file.try_lock(ADMIN, 1, LockKind::Shared).context(what)
     }
 
     /// Observers that begin later look at the floor afterwards (rule AnnounceThenLook).
@@ -514,25 +530,25 @@ impl Member {
     /// `firm`: for a transaction, which [`Member::leave`] ends; else a lease. Does not wait for a
     /// process that has the place for `kept`. After `FromDead`, also of a lease, the caller takes
     /// over and calls [`Member::settle`] and [`Member::leave`]; after a firm `Anew` just these.
-    pub fn take(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<Taken> {
+    pub fn take(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<TakeResult> {
         // A thread that waits for another process's turn holds it.
         let local = self.local.try_lock().or_else(|| self.local.try_lock_until(deadline.at()));
-        let Some(mut local) = local else { return Ok(Taken::Not) };
+        let Some(mut local) = local else { return Ok(TakeResult::Not) };
         // Joins our turn if it is in order and others have not waited too long.
         while local.settling || (firm && local.in_flight > 0 && self.turns().should_pass_on(local.since)) {
             if local.is_over {
                 break;
             }
             if self.idle.wait_until(&mut local, deadline.at()).timed_out() {
-                return Ok(Taken::Not);
+                return Ok(TakeResult::Not);
             }
         }
         if local.is_over {
-            return Ok(Taken::Not);
+            return Ok(TakeResult::Not);
         }
         if local.in_flight > 0 {
             local.in_flight += usize::from(firm);
-            return Ok(Taken::Again);
+            return Ok(TakeResult::Again);
         }
         let mut locked = None;
         let turn = self.turns().take(firm, deadline, kept, &mut |process| {
@@ -546,19 +562,19 @@ impl Member {
         }
         local.dead = locked;
         let taken = match turn? {
-            Turn::Theirs => Taken::Not,
-            Turn::OfTheDead(process) => Taken::FromDead(process),
-            Turn::Ours if self.words.turns().load(SeqCst) == local.seen_turns => Taken::Again,
-            Turn::Ours => Taken::Anew,
+            Turn::Theirs => TakeResult::Not,
+            Turn::OfTheDead(process) => TakeResult::FromDead(process),
+            Turn::Ours if self.words.turns().load(SeqCst) == local.seen_turns => TakeResult::Again,
+            Turn::Ours => TakeResult::Anew,
         };
-        let takes_over = matches!(taken, Taken::FromDead(_));
-        let is_ours = taken != Taken::Not;
+        let takes_over = matches!(taken, TakeResult::FromDead(_));
+        let is_ours = taken != TakeResult::Not;
         if takes_over || (firm && is_ours && self.turns().taken_since(local.pending_at_us) >= PENDING_EVERY) {
             local.pending_at_us = now_us();
             self.pending_due.store(true, Relaxed);
         }
-        local.in_flight = usize::from(takes_over || (firm && taken != Taken::Not));
-        local.settling = takes_over || (firm && taken == Taken::Anew);
+        local.in_flight = usize::from(takes_over || (firm && taken != TakeResult::Not));
+        local.settling = takes_over || (firm && taken == TakeResult::Anew);
         Ok(taken)
     }
 

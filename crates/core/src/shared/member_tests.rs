@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use super::member::{Member, Taken, try_alone};
+use super::member::{Member, TakeResult, try_alone};
 use super::tail::Tail;
-use super::words::Due;
+use super::words::RecoveryDebt;
 use crate::base::options::Options;
 use crate::base::types::{LogOffset, Tid};
 use crate::database::Database;
@@ -45,9 +45,10 @@ fn two() -> [Arc<Member>; 2] {
         in_place: false,
     };
     let started = Log::start(created.clone(), slot, true, true).unwrap();
-    let first = Member::found(database().files(), created, Tail::at(started.slot().clone()), Due::default(), true, 0)
-        .unwrap()
-        .unwrap();
+    let first =
+        Member::found(database().files(), created, Tail::at(started.slot().clone()), RecoveryDebt::default(), true, 0)
+            .unwrap()
+            .unwrap();
     let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };
     let second = Member::join(database().files(), log, started.slot().session, Some(true)).unwrap();
     [first, second]
@@ -57,11 +58,11 @@ fn two() -> [Arc<Member>; 2] {
 fn nobody_goes_on_while_what_others_wrote_is_not_in_order() {
     let [_, member] = two();
     let far = Instant::now() + Duration::from_secs(60);
-    assert_eq!(member.take(true, &far.into(), None).unwrap(), Taken::Anew);
+    assert_eq!(member.take(true, &far.into(), None).unwrap(), TakeResult::Anew);
     let soon = || Instant::now() + Duration::from_millis(1);
-    assert_eq!([true, false].map(|firm| member.take(firm, &soon().into(), None).unwrap()), [Taken::Not; 2]);
+    assert_eq!([true, false].map(|firm| member.take(firm, &soon().into(), None).unwrap()), [TakeResult::Not; 2]);
     member.settle().unwrap();
-    assert_eq!([true, false].map(|firm| member.take(firm, &soon().into(), None).unwrap()), [Taken::Again; 2]);
+    assert_eq!([true, false].map(|firm| member.take(firm, &soon().into(), None).unwrap()), [TakeResult::Again; 2]);
     member.leave(true, false);
     assert!(member.is_busy());
     member.leave(true, false);
@@ -75,18 +76,18 @@ fn a_turn_is_joined_though_others_wait_for_it() {
     let far = Instant::now() + Duration::from_secs(60);
     let soon = |ms| (Instant::now() + Duration::from_millis(ms)).into();
     assert!(!member.join_turn(), "it has none");
-    assert_eq!(member.take(true, &far.into(), None).unwrap(), Taken::Anew);
+    assert_eq!(member.take(true, &far.into(), None).unwrap(), TakeResult::Anew);
     assert!(!member.join_turn(), "it is not in order yet");
     member.settle().unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| other.take(true, &far.into(), None).unwrap());
-        while member.take(true, &soon(1), None).unwrap() == Taken::Again {
+        while member.take(true, &soon(1), None).unwrap() == TakeResult::Again {
             member.leave(true, false);
         }
         assert!(member.join_turn());
         member.leave(true, false);
         member.leave(true, false);
-        assert_eq!(waiting.join().unwrap(), Taken::Anew);
+        assert_eq!(waiting.join().unwrap(), TakeResult::Anew);
     });
     assert!(!member.join_turn());
 }
@@ -105,7 +106,7 @@ fn threads_that_let_another_process_go_first_wait_for_what_it_wrote() {
             scope.spawn(move || {
                 while Instant::now() < end {
                     let taken = member.take(true, &Duration::from_secs(60).into(), None).unwrap();
-                    if taken == Taken::Anew {
+                    if taken == TakeResult::Anew {
                         resuming.store(true, SeqCst);
                         std::thread::sleep(Duration::from_micros(300));
                         resuming.store(false, SeqCst);

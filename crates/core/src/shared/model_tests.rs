@@ -1,7 +1,7 @@
 //! Every interleaving of a reader with a checkpointing process, on the real words: the simulated
 //! disk has no call between two words.
 
-use super::words::{Cell, ProcessWords};
+use super::words::{ProcessWords, SnapshotCell};
 use crate::base::types::Tid;
 use crate::disk::processes::ProcessTag;
 
@@ -39,9 +39,9 @@ impl Reader {
         self.at += 1;
         match self.at {
             1 => self.snapshot = w.words.visible().0,
-            2 => w.words.set_pin(me, Cell::Own(0), Some(Tid(self.snapshot))),
+            2 => w.words.set_pin(me, SnapshotCell::Own(0), Some(Tid(self.snapshot))),
             3 if w.words.home_floor() > Tid(self.snapshot) => {
-                w.words.set_pin(me, Cell::Own(0), None);
+                w.words.set_pin(me, SnapshotCell::Own(0), None);
                 self.at = 0;
             }
             4 => self.epoch = w.words.epoch(),
@@ -55,7 +55,7 @@ impl Reader {
             8 if self.read > self.snapshot => {
                 return Err(format!("snapshot {} reads the image of {}", self.snapshot, self.read));
             }
-            8 => w.words.set_pin(me, Cell::Own(0), None),
+            8 => w.words.set_pin(me, SnapshotCell::Own(0), None),
             _ => {}
         }
         Ok(())
@@ -103,7 +103,7 @@ impl Writer {
 fn run(words: &ProcessWords, path: &mut Vec<bool>, without: Without) -> Result<(), String> {
     words.set_committing(&[0; 8]);
     words.set_home_floor(Tid(0));
-    words.set_pin(1, Cell::Own(0), None);
+    words.set_pin(1, SnapshotCell::Own(0), None);
     let mut world = World { words: words.clone(), home: 0, kept: Vec::new() };
     let (mut reader, mut writer) = (Reader::default(), Writer::default());
     let mut choices = 0;

@@ -1,6 +1,6 @@
 //! A process's position in the followed log.
 
-use crate::log::file::Cursor;
+use crate::log::file::LogCursor;
 use crate::log::slot::Slot;
 
 /// How far to follow.
@@ -18,12 +18,12 @@ pub struct Tail {
     /// The newest seen.
     pub slot: Slot,
     /// Behind the last record known.
-    pub cursor: Cursor,
+    pub cursor: LogCursor,
 }
 
 impl Tail {
     pub fn at(slot: Slot) -> Tail {
-        Tail { cursor: Cursor::at(&slot), slot }
+        Tail { cursor: LogCursor::at(&slot), slot }
     }
 
     /// `slot` is yet to be applied.

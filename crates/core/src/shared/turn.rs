@@ -42,22 +42,22 @@ const OWNER_BITS: u32 = 56;
 const FOR_SNAPSHOT: u64 = BUSY << 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct TurnWord {
     owner: usize,
     busy: bool,
     for_snapshot: bool,
     stamp_us: u64,
 }
 
-impl Place {
-    fn of(word: u64) -> Place {
+impl TurnWord {
+    fn of(word: u64) -> TurnWord {
         let owner = usize::from((word >> OWNER_BITS) as u8);
         let for_snapshot = word & FOR_SNAPSHOT != 0;
-        Place { owner, busy: word & BUSY != 0, for_snapshot, stamp_us: word & STAMP_MAX }
+        TurnWord { owner, busy: word & BUSY != 0, for_snapshot, stamp_us: word & STAMP_MAX }
     }
 
     fn taken(owner: usize, firm: bool) -> u64 {
-        Place::word(owner, firm) | if firm { 0 } else { FOR_SNAPSHOT }
+        TurnWord::word(owner, firm) | if firm { 0 } else { FOR_SNAPSHOT }
     }
 
     /// The process will not return soon: its lease is already old.
@@ -86,13 +86,13 @@ pub fn now_us() -> u64 {
 impl ProcessWords {
     /// The process within a transaction, dead or alive.
     pub fn busy_owner(&self) -> Option<usize> {
-        let place = Place::of(self.turn().load(SeqCst));
+        let place = TurnWord::of(self.turn().load(SeqCst));
         place.busy.then_some(place.owner)
     }
 
     /// The same, and for how long, also for one that only reads the words.
     pub fn busy_for(&self) -> Option<(usize, Duration)> {
-        let place = Place::of(self.turn_seen());
+        let place = TurnWord::of(self.turn_seen());
         place.busy.then(|| (place.owner, place.age()))
     }
 
@@ -121,17 +121,17 @@ impl Turns<'_> {
     /// The words are new: the place is busy if this process `writes`, else leased to it.
     pub fn found(&self, writes: bool) {
         self.words.turns().fetch_add(1, SeqCst);
-        self.words.turn().store(Place::word(self.me, writes), SeqCst);
+        self.words.turn().store(TurnWord::word(self.me, writes), SeqCst);
     }
 
     pub fn is_taken_by_another(&self) -> bool {
-        let place = Place::of(self.words.turn().load(SeqCst));
+        let place = TurnWord::of(self.words.turn().load(SeqCst));
         place.busy && place.owner != self.me
     }
 
     /// The other process that has it busy for `kept`, if any.
     pub fn kept_by_another(&self, kept: Duration) -> Option<usize> {
-        let place = Place::of(self.words.turn().load(SeqCst));
+        let place = TurnWord::of(self.words.turn().load(SeqCst));
         (place.busy && place.owner != self.me && place.age() >= kept).then_some(place.owner)
     }
 
@@ -152,11 +152,11 @@ impl Turns<'_> {
             let bell = self.words.bell(self.me);
             let rung = bell.load(SeqCst);
             let word = self.words.turn().load(SeqCst);
-            let place = Place::of(word);
+            let place = TurnWord::of(word);
             if place.owner == self.me {
                 // Ours: this joins our transactions in flight.
                 if !place.busy || firm {
-                    let ours = Place::taken(self.me, firm || place.busy);
+                    let ours = TurnWord::taken(self.me, firm || place.busy);
                     if self.swap(word, ours) {
                         break Turn::Ours;
                     }
@@ -173,7 +173,7 @@ impl Turns<'_> {
                 let others_wait = self.words.wanting().load(SeqCst) & !bit != 0;
                 let old = age_us >= place.grace_us() && (waiting || !others_wait);
                 if old || over {
-                    if self.swap(word, Place::taken(self.me, firm)) {
+                    if self.swap(word, TurnWord::taken(self.me, firm)) {
                         self.words.turns().fetch_add(1, SeqCst);
                         break Turn::Ours;
                     }
@@ -183,7 +183,7 @@ impl Turns<'_> {
             } else if over || looked.is_none_or(|at| now - at >= LOOK_FOR_DEAD) {
                 // At once without time to wait: a system call per wait, not per look.
                 if (over || looked.is_some()) && is_dead(place.owner)? {
-                    if self.swap(word, Place::word(self.me, true) | TAKES_OVER) {
+                    if self.swap(word, TurnWord::word(self.me, true) | TAKES_OVER) {
                         self.words.turns().fetch_add(1, SeqCst);
                         break Turn::OfTheDead(place.owner);
                     }
@@ -212,18 +212,18 @@ impl Turns<'_> {
 
     /// Time from `then_us` to the last taking or giving back.
     pub fn taken_since(&self, then_us: u64) -> Duration {
-        let place = Place::of(self.words.turn().load(SeqCst));
+        let place = TurnWord::of(self.words.turn().load(SeqCst));
         Duration::from_micros(place.stamp_us.wrapping_sub(then_us) & STAMP_MAX)
     }
 
     /// The dead process's transaction is decided; the place stays busy.
     pub fn taken_over(&self) {
-        self.words.turn().store(Place::word(self.me, true), SeqCst);
+        self.words.turn().store(TurnWord::word(self.me, true), SeqCst);
     }
 
     /// The place is the dead process's again: the take-over failed.
     pub fn give_to_dead(&self, process: usize) {
-        self.words.turn().store(Place::word(process, true), SeqCst);
+        self.words.turn().store(TurnWord::word(process, true), SeqCst);
     }
 
     pub fn others_wait(&self) -> bool {
@@ -238,8 +238,9 @@ impl Turns<'_> {
     /// The snapshot was not written on: its lease is free to take.
     pub fn end_lease(&self) {
         let word = self.words.turn().load(SeqCst);
-        let place = Place::of(word);
-        if place.owner == self.me && !place.busy && place.for_snapshot && self.swap(word, Place::word(self.me, true)) {
+        let place = TurnWord::of(word);
+        if place.owner == self.me && !place.busy && place.for_snapshot && self.swap(word, TurnWord::word(self.me, true))
+        {
             self.leave(true);
         }
     }
@@ -247,7 +248,7 @@ impl Turns<'_> {
     /// Gives the place back, with nothing in flight. `pass_on`: to the next that waits, else free
     /// to all.
     pub fn leave(&self, pass_on: bool) {
-        let place = Place::of(self.words.turn().load(SeqCst));
+        let place = TurnWord::of(self.words.turn().load(SeqCst));
         if place.owner != self.me || !place.busy {
             return;
         }
@@ -255,12 +256,12 @@ impl Turns<'_> {
         let after_me = (1..PROCESSES).map(|n| (self.me + n) % PROCESSES);
         let next = after_me.into_iter().find(|process| pass_on && others & (1 << process) != 0);
         let Some(next) = next else {
-            let word = if pass_on { Place::free(self.me) } else { Place::word(self.me, false) };
+            let word = if pass_on { TurnWord::free(self.me) } else { TurnWord::word(self.me, false) };
             self.words.turn().store(word, SeqCst);
             return;
         };
         self.words.turns().fetch_add(1, SeqCst);
-        self.words.turn().store(Place::word(next, false), SeqCst);
+        self.words.turn().store(TurnWord::word(next, false), SeqCst);
         self.words.bell(next).fetch_add(1, SeqCst);
         system::wake(self.words.bell(next), false);
     }

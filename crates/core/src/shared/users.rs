@@ -93,7 +93,7 @@ pub fn users(disk: &dyn Disk, home: &dyn DiskFile, log: Option<(&LogFile, u64)>)
     let log_id = log.map(|(log, _)| log.file.id().context(|| log.what("cannot look at"))).transpose()?;
     let files: Vec<_> = [Some(home_id), log_id].into_iter().flatten().collect();
     let opened = processes::users_of(&files);
-    let mut found = Found::of(&opened);
+    let mut found = FoundUsers::of(&opened);
     if let Some((pid, lock)) = locks::posix_owner(home) {
         let user = found.user(pid);
         if user.locks.is_empty() {
@@ -107,7 +107,7 @@ pub fn users(disk: &dyn Disk, home: &dyn DiskFile, log: Option<(&LogFile, u64)>)
 }
 
 #[derive(Default)]
-struct Found {
+struct FoundUsers {
     known: BTreeMap<u32, DatabaseUser>,
     /// The process that has the lock byte of a slot.
     slots: BTreeMap<usize, u32>,
@@ -115,9 +115,9 @@ struct Found {
     others: Vec<DatabaseUser>,
 }
 
-impl Found {
-    fn of(opened: &[FileUser]) -> Found {
-        let mut found = Found::default();
+impl FoundUsers {
+    fn of(opened: &[FileUser]) -> FoundUsers {
+        let mut found = FoundUsers::default();
         let mut held: BTreeMap<u32, Vec<HeldLock>> = BTreeMap::new();
         for user in opened {
             match user.file {
@@ -244,7 +244,7 @@ fn listed(names: impl Iterator<Item = String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::words::Cell;
+    use crate::shared::words::SnapshotCell;
     use std::sync::Arc;
 
     #[test]
@@ -255,8 +255,8 @@ mod tests {
         assert_eq!((told(&words, 3).activity(), told(&words, 3).pid), ("idle", Some(std::process::id())));
         words.set_shipper(3);
         assert_eq!(told(&words, 3).activity(), "shipping");
-        words.set_pin(3, Cell::Own(1), Some(Tid(15)));
-        words.set_pin(3, Cell::Floor, Some(Tid(12)));
+        words.set_pin(3, SnapshotCell::Own(1), Some(Tid(15)));
+        words.set_pin(3, SnapshotCell::Floor, Some(Tid(12)));
         words.set_snapshot_since(3, u32::try_from(clock_s()).unwrap() - 5);
         let user = told(&words, 3);
         assert_eq!((user.activity(), user.snapshots, user.behind), ("reading", 2, Some(8)));

@@ -14,7 +14,7 @@ use crate::base::types::Tid;
 use crate::disk::processes::ProcessTag;
 use crate::disk::shared::SharedWords;
 use crate::disk::system;
-use crate::log::frontier::{Backing, Frontier, Mark};
+use crate::log::frontier::{Frontier, FrontierStore, Milestone};
 use crate::log::group::Durability;
 
 const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
@@ -37,7 +37,7 @@ const COMMITTING: [usize; 8] =
 pub(crate) type Committing = [u64; 8];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cell {
+pub enum SnapshotCell {
     Own(usize),
     /// The oldest of several.
     Floor,
@@ -59,7 +59,7 @@ impl Pins {
 
 /// Work that recovery left to the next commit of any process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Due {
+pub struct RecoveryDebt {
     /// Home's mark lags behind it (rule OneNumberOneState).
     pub untold: Option<Tid>,
     /// Nothing was written behind it: the next number must be far from it (rule FlushedStays).
@@ -69,12 +69,12 @@ pub struct Due {
 #[derive(Clone, Debug)]
 pub struct ProcessWords(Arc<SharedWords>);
 
-impl Backing for &ProcessWords {
-    fn get(&self, mark: Mark) -> Tid {
+impl FrontierStore for &ProcessWords {
+    fn get(&self, mark: Milestone) -> Tid {
         Tid(self.long(word_of(mark)).load(SeqCst))
     }
 
-    fn raise(&mut self, mark: Mark, tid: Tid) {
+    fn raise(&mut self, mark: Milestone, tid: Tid) {
         self.cell(word_of(mark)).fetch_max(tid.0, SeqCst);
     }
 
@@ -112,12 +112,12 @@ impl Ship {
     }
 }
 
-fn word_of(mark: Mark) -> usize {
+fn word_of(mark: Milestone) -> usize {
     match mark {
-        Mark::Published => AT_WRITTEN,
-        Mark::Requested => AT_WANTED,
-        Mark::Flushed => AT_FLUSHED,
-        Mark::Visible => AT_VISIBLE,
+        Milestone::Published => AT_WRITTEN,
+        Milestone::Requested => AT_WANTED,
+        Milestone::Flushed => AT_FLUSHED,
+        Milestone::Visible => AT_VISIBLE,
     }
 }
 
@@ -183,12 +183,12 @@ impl ProcessWords {
     }
 
     /// Left by the recovery before these words began.
-    pub fn due(&self) -> Due {
+    pub fn due(&self) -> RecoveryDebt {
         let tid = |at| Some(Tid(self.long(at).load(SeqCst))).filter(|tid| *tid != Tid(0));
-        Due { untold: tid(AT_UNTOLD), stayed: tid(AT_STAYED) }
+        RecoveryDebt { untold: tid(AT_UNTOLD), stayed: tid(AT_STAYED) }
     }
 
-    pub fn set_due(&self, due: Due) {
+    pub fn set_due(&self, due: RecoveryDebt) {
         let word = |tid: Option<Tid>| tid.map_or(0, |tid| tid.0);
         self.cell(AT_STAYED).store(word(due.stayed), SeqCst);
         self.cell(AT_UNTOLD).store(word(due.untold), SeqCst);
@@ -280,17 +280,17 @@ impl ProcessWords {
 
     /// Must be flushed before it shows; set before it can be set written (rule SeenWhenDurable).
     pub fn raise_wanted(&self, tid: Tid) {
-        self.frontier().raise(Mark::Requested, tid);
+        self.frontier().raise(Milestone::Requested, tid);
     }
 
     /// A flush that begins now covers them.
     pub fn raise_written(&self, tid: Tid) {
-        self.frontier().raise(Mark::Published, tid);
+        self.frontier().raise(Milestone::Published, tid);
         self.wake_shipper();
     }
 
     pub fn raise_flushed(&self, tid: Tid) {
-        self.frontier().raise(Mark::Flushed, tid);
+        self.frontier().raise(Milestone::Flushed, tid);
         self.wake_shipper();
     }
 
@@ -389,8 +389,8 @@ impl ProcessWords {
     pub fn publish(&self, visible: Tid, flushed: Tid) {
         self.raise_written(visible);
         self.raise_flushed(flushed);
-        let shipped = Backing::shipped(&self);
-        self.frontier().raise(Mark::Visible, visible.min(shipped));
+        let shipped = FrontierStore::shipped(&self);
+        self.frontier().raise(Milestone::Visible, visible.min(shipped));
     }
 
     /// See [`crate::processes::flush`].
@@ -586,10 +586,10 @@ impl ProcessWords {
     }
 
     /// The caller looks at [`ProcessWords::home_floor`] next.
-    pub fn set_pin(&self, process: usize, cell: Cell, tid: Option<Tid>) {
+    pub fn set_pin(&self, process: usize, cell: SnapshotCell, tid: Option<Tid>) {
         let word = match cell {
-            Cell::Own(n) => IN_SLOT_PINS + n.min(PINS - 1),
-            Cell::Floor => IN_SLOT_FLOOR,
+            SnapshotCell::Own(n) => IN_SLOT_PINS + n.min(PINS - 1),
+            SnapshotCell::Floor => IN_SLOT_FLOOR,
         };
         self.cell(Self::slot_at(process, word)).store(tid.map_or(NONE, |tid| tid.0), SeqCst);
     }

@@ -6,11 +6,11 @@ use crate::base::layout::{be_u16, be_u32, home as at, le_u32, le_u64, put, trail
 use crate::base::types::Tid;
 
 /// The first bytes of page 1.
-pub type Header = [u8; at::HEADER_BYTES];
+pub type DatabaseHeader = [u8; at::HEADER_BYTES];
 
 /// The kind of file that home is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FileKind {
     /// No bytes yet.
     Empty,
     /// With a rollback journal: onewrite commits to it.
@@ -23,7 +23,7 @@ pub enum Kind {
 
 /// A mark's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct HomeMark {
     /// As in slots.
     pub session: u64,
     /// Newest transaction with pages at home; 0: unknown (schemes without checkpoints, older
@@ -44,10 +44,10 @@ const TENTATIVE: u32 = 2;
 const BEHIND_SHIFT: u32 = 2;
 const BEHIND_MAX: u64 = (1 << (u32::BITS - BEHIND_SHIFT)) - 1;
 
-impl Mark {
+impl HomeMark {
     /// With a durable slot and complete checkpoints.
-    pub fn new(session: u64, tid: Tid) -> Mark {
-        Mark { session, tid, whole: tid, tentative: false }
+    pub fn new(session: u64, tid: Tid) -> HomeMark {
+        HomeMark { session, tid, whole: tid, tentative: false }
     }
 
     /// From [`at::SESSION`] on.
@@ -69,7 +69,7 @@ pub struct State {
     /// Its transaction; [`Tid::HOME`]: home at attach.
     pub tid: Tid,
     /// File kind.
-    pub kind: Kind,
+    pub kind: FileKind,
     /// In bytes; 0 while empty.
     pub page_bytes: u32,
     /// In pages.
@@ -77,17 +77,24 @@ pub struct State {
     /// Change counter.
     pub change_counter: u32,
     /// For connections: without the mark.
-    pub header: Header,
+    pub header: DatabaseHeader,
 }
 
 impl State {
     /// A database without a page.
     pub fn empty(tid: Tid) -> State {
-        State { tid, kind: Kind::Empty, page_bytes: 0, page_count: 0, change_counter: 0, header: [0; at::HEADER_BYTES] }
+        State {
+            tid,
+            kind: FileKind::Empty,
+            page_bytes: 0,
+            page_count: 0,
+            change_counter: 0,
+            header: [0; at::HEADER_BYTES],
+        }
     }
 
     /// The state of a marked home.
-    pub fn without_mark(mut first: Header, bytes: u64) -> State {
+    pub fn without_mark(mut first: DatabaseHeader, bytes: u64) -> State {
         let counter = be_u32(&first, at::CHANGE_COUNTER).unwrap_or(0);
         unmark(&mut first);
         // The marked header is one ahead (format.md, home).
@@ -100,10 +107,10 @@ impl State {
         if file_bytes <= at::HEADER_BYTES as u64 && is_cut_short(first) {
             return State::empty(Tid::HOME);
         }
-        let Some(header) = first.get(..at::HEADER_BYTES).and_then(|h| Header::try_from(h).ok()) else {
+        let Some(header) = first.get(..at::HEADER_BYTES).and_then(|h| DatabaseHeader::try_from(h).ok()) else {
             let mut state = State::empty(Tid::HOME);
             if file_bytes > 0 {
-                state.kind = Kind::Foreign;
+                state.kind = FileKind::Foreign;
             }
             return state;
         };
@@ -113,25 +120,25 @@ impl State {
         let version = |i| header.get(i).copied().unwrap_or(0);
         let (write, read) = (version(at::WRITE_VERSION), version(at::READ_VERSION));
         let Some(page_bytes) = page_bytes.filter(|_| header.starts_with(at::MAGIC)) else {
-            state.kind = Kind::Foreign;
+            state.kind = FileKind::Foreign;
             return state;
         };
         state.page_bytes = page_bytes;
         state.kind = match (write, read) {
-            (1, 1) => Kind::Database,
-            (2, _) | (_, 2) => Kind::Wal,
-            _ => Kind::Foreign,
+            (1, 1) => FileKind::Database,
+            (2, _) | (_, 2) => FileKind::Wal,
+            _ => FileKind::Foreign,
         };
         let counter = be_u32(&header, at::CHANGE_COUNTER).unwrap_or(0);
         let said = be_u32(&header, at::PAGE_COUNT).unwrap_or(0);
         let by_size = u32::try_from(file_bytes / u64::from(page_bytes)).unwrap_or(u32::MAX);
         state.page_count = if states_its_size(&header) { said } else { by_size.max(1) };
         state.change_counter = counter;
-        if state.kind == Kind::Database && by_size < state.page_count {
+        if state.kind == FileKind::Database && by_size < state.page_count {
             // SQLite must see the real length.
-            state.kind = Kind::Foreign;
+            state.kind = FileKind::Foreign;
         }
-        if state.kind == Kind::Database {
+        if state.kind == FileKind::Database {
             state.show();
         }
         state
@@ -144,11 +151,11 @@ impl State {
         page_bytes: u32,
         page_count: u32,
         change_counter: u32,
-        header: Option<Header>,
+        header: Option<DatabaseHeader>,
     ) -> State {
         let mut state = State {
             tid,
-            kind: if page_count == 0 { Kind::Empty } else { Kind::Database },
+            kind: if page_count == 0 { FileKind::Empty } else { FileKind::Database },
             page_bytes,
             page_count,
             change_counter,
@@ -171,7 +178,7 @@ impl State {
 
     /// The header for a marked home. Its counter is one ahead, so that stock SQLite drops its
     /// cache.
-    pub fn marked_header(&self, mark: Mark) -> Header {
+    pub fn marked_header(&self, mark: HomeMark) -> DatabaseHeader {
         let mut h = self.header;
         put(&mut h, at::READ_VERSION, &[at::MARK]);
         put(&mut h, at::SESSION, &mark.encode());
@@ -179,16 +186,16 @@ impl State {
     }
 
     /// The same for a home that may have no page yet.
-    pub fn marked_or_empty(&self, mark: Mark) -> Header {
+    pub fn marked_or_empty(&self, mark: HomeMark) -> DatabaseHeader {
         match self.kind {
-            Kind::Empty => empty_marked(4096, mark),
+            FileKind::Empty => empty_marked(4096, mark),
             _ => self.marked_header(mark),
         }
     }
 
     /// The header for unmarking. Its counter is unlike any that home had while marked, so that
     /// stock SQLite drops its cache (rule OneNumberOneState).
-    pub fn final_header(&self) -> Header {
+    pub fn final_header(&self) -> DatabaseHeader {
         with_counter(self.header, self.change_counter.wrapping_add(2))
     }
 }
@@ -196,13 +203,13 @@ impl State {
 /// Whether the marking of an empty file was cut short: no bytes, or a part of that header, for any
 /// session.
 fn is_cut_short(first: &[u8]) -> bool {
-    let whole = empty_marked(4096, Mark::new(0, Tid(0)));
+    let whole = empty_marked(4096, HomeMark::new(0, Tid(0)));
     let mark = at::SESSION..at::SESSION + at::MARK_BYTES;
     let begins = first.iter().zip(&whole).enumerate().all(|(at, (a, b))| a == b || mark.contains(&at));
     first.iter().all(|b| *b == 0) || (first.len() <= whole.len() && begins)
 }
 
-fn with_counter(mut h: Header, counter: u32) -> Header {
+fn with_counter(mut h: DatabaseHeader, counter: u32) -> DatabaseHeader {
     put_counter(&mut h, counter);
     h
 }
@@ -260,14 +267,14 @@ pub fn has_rollback_journal(header: &[u8]) -> bool {
 }
 
 /// The mark in a header, if it is on.
-pub fn mark(header: &[u8]) -> Option<Mark> {
+pub fn mark(header: &[u8]) -> Option<HomeMark> {
     let marked = header.starts_with(at::MAGIC) && header.get(at::READ_VERSION) == Some(&at::MARK);
     let session = le_u64(header, at::SESSION).filter(|_| marked)?;
     // A cut-short header says nothing.
     let (tid, flags) = (le_u64(header, at::TID).unwrap_or(0), le_u32(header, at::FLAGS).unwrap_or(0));
     let behind = if flags & PARTIAL != 0 { u64::from(flags >> BEHIND_SHIFT).max(1) } else { 0 };
     let whole = Tid(tid.saturating_sub(behind));
-    Some(Mark { session, tid: Tid(tid), whole, tentative: flags & TENTATIVE != 0 })
+    Some(HomeMark { session, tid: Tid(tid), whole, tentative: flags & TENTATIVE != 0 })
 }
 
 /// Removes the mark.
@@ -279,7 +286,7 @@ pub fn unmark(header: &mut [u8]) {
 }
 
 /// Without a page.
-pub fn empty_marked(page_bytes: u32, mark: Mark) -> Header {
+pub fn empty_marked(page_bytes: u32, mark: HomeMark) -> DatabaseHeader {
     let mut h = [0; at::HEADER_BYTES];
     put(&mut h, 0, at::MAGIC);
     let size = u16::try_from(page_bytes).unwrap_or(1);
@@ -326,7 +333,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn header() -> Header {
+    fn header() -> DatabaseHeader {
         let mut h = [0; 100];
         put(&mut h, 0, at::MAGIC);
         put(&mut h, at::PAGE_SIZE, &4096u16.to_be_bytes());
@@ -340,8 +347,8 @@ mod tests {
     #[test]
     fn a_mark_comes_off_without_a_trace_and_each_header_on_home_has_another_counter() {
         let state = State::of_home(&header(), 3 * 4096);
-        assert_eq!((state.kind, state.page_count, state.change_counter), (Kind::Database, 3, 7));
-        let on = Mark { session: 99, tid: Tid(98), whole: Tid(90), tentative: true };
+        assert_eq!((state.kind, state.page_count, state.change_counter), (FileKind::Database, 3, 7));
+        let on = HomeMark { session: 99, tid: Tid(98), whole: Tid(90), tentative: true };
         let mut marked = state.marked_header(on);
         assert_eq!(mark(&marked), Some(on));
         assert_ne!(marked[24..28], state.header[24..28]);
@@ -362,26 +369,26 @@ mod tests {
     #[test]
     fn files_are_told_apart() {
         let kind = |h: &[u8], n| State::of_home(h, n).kind;
-        assert_eq!(kind(&[], 0), Kind::Empty);
-        assert_eq!(kind(&[1, 2, 3], 3), Kind::Foreign);
-        assert_eq!(kind(&[0; 100], 4096), Kind::Foreign);
-        assert_eq!(kind(&[0; 100], 100), Kind::Empty);
-        assert_eq!(kind(&empty_marked(4096, Mark::new(7, Tid(6)))[..50], 50), Kind::Empty);
+        assert_eq!(kind(&[], 0), FileKind::Empty);
+        assert_eq!(kind(&[1, 2, 3], 3), FileKind::Foreign);
+        assert_eq!(kind(&[0; 100], 4096), FileKind::Foreign);
+        assert_eq!(kind(&[0; 100], 100), FileKind::Empty);
+        assert_eq!(kind(&empty_marked(4096, HomeMark::new(7, Tid(6)))[..50], 50), FileKind::Empty);
         let mut wal = header();
         wal[18] = 2;
         wal[19] = 2;
-        assert_eq!(kind(&wal, 4096), Kind::Wal);
+        assert_eq!(kind(&wal, 4096), FileKind::Wal);
         let mut odd = header();
         odd[16] = 3;
-        assert_eq!(kind(&odd, 4096), Kind::Foreign);
+        assert_eq!(kind(&odd, 4096), FileKind::Foreign);
     }
 
     proptest! {
-        #[test]
-        fn no_header_panics(h in proptest::collection::vec(any::<u8>(), 0..120), n: u64) {
-            let state = State::of_home(&h, n);
-            let mark = Mark::new(1, Tid(1));
-            let _ = (state.marked_header(mark), state.final_header(), state.bytes());
-        }
+    #[test]
+    fn no_header_panics(h in proptest::collection::vec(any::<u8>(), 0..120), n: u64) {
+    let state = State::of_home(&h, n);
+    let mark = HomeMark::new(1, Tid(1));
+    let _ = (state.marked_header(mark), state.final_header(), state.bytes());
+    }
     }
 }

@@ -16,7 +16,7 @@ const LARGEST_ROOT: usize = 52;
 const PENDING_BYTE: u32 = 0x4000_0000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NodeLayout {
     /// B-tree page header.
     pub header_at: usize,
     pub pointers: Range<usize>,
@@ -74,7 +74,7 @@ impl Shape {
 
     /// The parts of a page that is certainly a b-tree page: others, but for pointer maps, begin
     /// with a page number or zero.
-    pub fn node(self, page: PageNo, image: &[u8]) -> Option<Node> {
+    pub fn node(self, page: PageNo, image: &[u8]) -> Option<NodeLayout> {
         if self.page_count >= AMBIGUOUS_PAGES || (self.pointer_maps && self.is_pointer_map(page)) {
             return None;
         }
@@ -96,7 +96,7 @@ impl Shape {
         let first = usize::from(be_u16(image, header_at.checked_add(1)?)?);
         fits.then(|| {
             let free = free_blocks(image, first, content_at, usable).unwrap_or_default();
-            Node { header_at, pointers, content_at, usable, free }
+            NodeLayout { header_at, pointers, content_at, usable, free }
         })
     }
 
@@ -112,7 +112,7 @@ impl Shape {
     }
 }
 
-impl Node {
+impl NodeLayout {
     /// Without free blocks.
     pub fn live_content(&self) -> Vec<Range<usize>> {
         let mut live = Vec::with_capacity(self.free.len().saturating_add(1));

@@ -7,7 +7,7 @@ use crate::base::layout::{be_u32, wal};
 
 /// With the checksum so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub struct WalChecksum {
     /// In bytes.
     pub page_bytes: u32,
     big_endian: bool,
@@ -17,39 +17,39 @@ pub struct Chain {
 
 /// By its first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Head {
+pub enum WalHead {
     /// Nothing valid.
     Nothing,
     /// Another version of the format.
     Version(u32),
     /// Frames follow.
-    Chain(Chain),
+    Chain(WalChecksum),
 }
 
-impl Head {
+impl WalHead {
     /// Decodes the header of a WAL.
-    pub fn decode(bytes: &[u8]) -> Head {
+    pub fn decode(bytes: &[u8]) -> WalHead {
         let field = |at| be_u32(bytes, at).unwrap_or(0);
         let (magic, page_bytes) = (field(wal::AT_MAGIC), field(wal::AT_PAGE_BYTES));
         let sized = page_bytes.is_power_of_two() && (512..=65536).contains(&page_bytes);
         let salt = bytes.get(wal::AT_SALT..wal::AT_CHECKSUM).and_then(|salt| salt.try_into().ok());
         let (Some(salt), Some(summed), true) = (salt, bytes.get(..wal::AT_CHECKSUM), magic & !1 == wal::MAGIC && sized)
         else {
-            return Head::Nothing;
+            return WalHead::Nothing;
         };
         let big_endian = magic & 1 == 1;
         let sums = sum((0, 0), summed, big_endian);
         if sums != (field(wal::AT_CHECKSUM), field(wal::AT_CHECKSUM + 4)) || bytes.len() < wal::HEADER_BYTES {
-            return Head::Nothing;
+            return WalHead::Nothing;
         }
         match field(wal::AT_VERSION) {
-            wal::VERSION => Head::Chain(Chain { page_bytes, big_endian, salt, sums }),
-            version => Head::Version(version),
+            wal::VERSION => WalHead::Chain(WalChecksum { page_bytes, big_endian, salt, sums }),
+            version => WalHead::Version(version),
         }
     }
 }
 
-impl Chain {
+impl WalChecksum {
     /// Its page, and the database's page count if it ends a transaction, else 0. `None`: the WAL's
     /// end.
     pub fn next(&mut self, frame: &[u8]) -> Option<(u32, u32)> {
@@ -115,7 +115,9 @@ mod tests {
     }
 
     fn walk(log: &[u8]) -> Vec<(u32, u32)> {
-        let Head::Chain(mut chain) = Head::decode(&log[..log.len().min(wal::HEADER_BYTES)]) else { return Vec::new() };
+        let WalHead::Chain(mut chain) = WalHead::decode(&log[..log.len().min(wal::HEADER_BYTES)]) else {
+            return Vec::new();
+        };
         let frames = log[wal::HEADER_BYTES..].chunks(wal::FRAME_HEAD_BYTES + chain.page_bytes as usize);
         frames.map_while(|frame| chain.next(frame)).collect()
     }
@@ -140,18 +142,18 @@ mod tests {
         let sums = sum((0, 0), &other[..wal::AT_CHECKSUM], false);
         put(&mut other, wal::AT_CHECKSUM, &sums.0.to_be_bytes());
         put(&mut other, wal::AT_CHECKSUM + 4, &sums.1.to_be_bytes());
-        assert_eq!(Head::decode(&other), Head::Version(wal::VERSION ^ 1));
+        assert_eq!(WalHead::decode(&other), WalHead::Version(wal::VERSION ^ 1));
     }
 
     proptest! {
-        #[test]
-        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2000), seal: bool) {
-            let mut log = if seal { sealed(&[(1, 1, 0)], 512, false) } else { Vec::new() };
-            log.extend(&bytes);
-            if log.len() >= wal::HEADER_BYTES {
-                let _ = walk(&log);
-            }
-            let _ = Head::decode(&bytes);
-        }
+    #[test]
+    fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..2000), seal: bool) {
+    let mut log = if seal { sealed(&[(1, 1, 0)], 512, false) } else { Vec::new() };
+    log.extend(&bytes);
+    if log.len() >= wal::HEADER_BYTES {
+    let _ = walk(&log);
+    }
+    let _ = WalHead::decode(&bytes);
+    }
     }
 }

@@ -1,6 +1,6 @@
-//! The folders of a crate are layers, listed below and in ARCHITECTURE.md: a folder imports only
-//! from folders before it. Imports are `use` and paths that begin with `crate` or `super`; method
-//! calls are not seen. Tests may import from anywhere.
+//! The folders of a crate are layers, listed below and on the page that the list names: a folder
+//! imports only from folders before it. Imports are `use` and paths that begin with `crate` or
+//! `super`; method calls are not seen. Tests may import from anywhere.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,10 +10,13 @@ struct Tree {
     root: &'static str,
     /// In the order of imports. An imported file beside `lib.rs` is a layer of its own.
     layers: &'static [&'static str],
+    /// The page with the same list.
+    page: &'static str,
 }
 
-const TREES: [Tree; 1] = [Tree {
+const CORE: Tree = Tree {
     root: "crates/core/src",
+    page: "ARCHITECTURE.md",
     layers: &[
         "base",
         "disk",
@@ -31,7 +34,35 @@ const TREES: [Tree; 1] = [Tree {
         "research",
         "connection",
     ],
-}];
+};
+
+const VFS: Tree = Tree {
+    root: "crates/vfs/src",
+    page: "crates/vfs/src/lib.rs",
+    layers: &["process", "sqlite", "host", "settings", "database", "controls", "callbacks", "sql", "register"],
+};
+
+const BENCH: Tree = Tree {
+    root: "crates/bench/src",
+    page: "crates/bench/src/lib.rs",
+    layers: &[
+        "text",
+        "progress",
+        "numbers",
+        "counting",
+        "engines",
+        "workload",
+        "parameters",
+        "report",
+        "runner",
+        "html",
+        "files",
+        "suites",
+        "commands",
+    ],
+};
+
+const TREES: [&Tree; 3] = [&CORE, &VFS, &BENCH];
 
 /// Beside the root. One that is no layer imports from everywhere, and no layer imports it.
 const LOOSE_MAX: usize = 4;
@@ -65,7 +96,8 @@ fn code(text: &str) -> String {
             for_tests = true;
         } else if for_tests && !line.starts_with("#[") {
             for_tests = false;
-            in_tests = line.starts_with("mod ") && line.ends_with('{');
+            let item = line.strip_prefix("pub").map_or(line, |rest| rest.trim_start_matches("(crate)").trim_start());
+            in_tests = item.starts_with("mod ") && line.ends_with('{');
         }
         if !in_tests {
             kept.push_str(line.split("//").next().unwrap());
@@ -140,7 +172,7 @@ fn target<'a>(name: &'a str, path: &[&'a str]) -> Option<&'a str> {
 }
 
 fn complaints(tree: &Tree, sources: &BTreeMap<String, String>) -> Vec<String> {
-    let Tree { root, layers } = tree;
+    let Tree { root, layers, .. } = tree;
     let rank = |layer: &str| layers.iter().position(|name| *name == layer);
     let layer_of = |name: &str| name.split('/').next().unwrap().trim_end_matches(".rs").to_owned();
     let mut complaints = Vec::new();
@@ -173,12 +205,20 @@ fn complaints(tree: &Tree, sources: &BTreeMap<String, String>) -> Vec<String> {
     complaints
 }
 
-/// By the table below the title with the path `root`.
+/// By the table of `page`: of a Markdown page below the title with the path `root`, of a source in
+/// its first comment. A row may have several folders.
 fn told_layers(page: &str, root: &str) -> Vec<String> {
+    let comment: Vec<&str> = page.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim_start).collect();
     let title = |line: &&str| line.starts_with('#') && line.contains(&format!("`{root}`"));
-    let below = page.lines().skip_while(|line| !title(line)).skip(1);
-    let rows = below.take_while(|line| !line.starts_with('#')).filter_map(|line| line.strip_prefix("| `"));
-    rows.filter_map(|row| Some(row.split_once('`')?.0.trim_end_matches('/').to_owned())).collect()
+    let lines = match comment.is_empty() {
+        true => {
+            page.lines().skip_while(|line| !title(line)).skip(1).take_while(|line| !line.starts_with('#')).collect()
+        }
+        false => comment,
+    };
+    let rows = lines.into_iter().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
+    let names = rows.flat_map(|cell| cell.split('`').skip(1).step_by(2));
+    names.map(|name| name.trim_end_matches('/').to_owned()).collect()
 }
 
 #[test]
@@ -194,16 +234,16 @@ fn imports_lead_downward() {
 }
 
 #[test]
-fn the_architecture_has_the_same_layers() {
-    let page = fs::read_to_string(repository().join("ARCHITECTURE.md")).unwrap();
+fn the_pages_have_the_same_layers() {
     for tree in &TREES {
+        let page = fs::read_to_string(repository().join(tree.page)).unwrap();
         assert_eq!(told_layers(&page, tree.root), tree.layers, "{}", tree.root);
     }
 }
 
 #[test]
 fn an_import_upward_is_found() {
-    let tree = Tree { root: "src", layers: &["low", "middle", "high"] };
+    let tree = Tree { root: "src", page: "", layers: &["low", "middle", "high"] };
     let check = |name: &str, text: &str| {
         let files = [("low/mod.rs", ""), ("middle/mod.rs", ""), ("high/mod.rs", ""), ("lib.rs", ""), (name, text)];
         complaints(&tree, &files.map(|(name, text)| (name.to_owned(), text.to_owned())).into())
@@ -216,6 +256,8 @@ fn an_import_upward_is_found() {
         "// crate::high",
         "crate::low::f(); crate::mac!(1); $crate::high::x;",
         "#[cfg(test)]\n#[allow(x)]\nmod tests {\n    use crate::high::a;\n}\n",
+        "#[cfg(test)]\npub mod tests {\n    use crate::high::a;\n}\n",
+        "#[cfg(test)]\npub(crate) mod tests {\n    use crate::high::a;\n}\n",
     ] {
         assert!(check("middle/a.rs", sound).is_empty(), "{sound}: {:?}", check("middle/a.rs", sound));
         assert!(check("lib.rs", sound).is_empty(), "{sound}");

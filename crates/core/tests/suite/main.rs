@@ -26,6 +26,7 @@ mod shipper;
 mod small_log;
 mod sweep;
 mod tentative_place;
+mod tidy;
 mod unmade;
 mod wal_mode;
 mod wiped_log;

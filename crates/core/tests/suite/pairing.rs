@@ -60,7 +60,7 @@ fn agree(disk: &SimDisk, case: &str) -> Option<Pairing> {
     let judged = log.as_ref().map(|log| look.judge(log).unwrap());
     let opened = newest(&copy());
     let Some(session) = look.mark().unwrap() else {
-        if look.state().unwrap().kind == home::Kind::Database {
+        if look.state().unwrap().kind == home::FileKind::Database {
             assert!(opened.is_ok(), "{case}: {opened:?}");
         }
         return judged.map(|judged| judged.pairing);

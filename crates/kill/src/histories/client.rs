@@ -12,7 +12,7 @@ use fastrand::Rng;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, alarm};
-use onewrite_bench::sql::{Db, Failed, Library, Stmt, Value as Bound};
+use onewrite_bench::sql::{Db, Library, SqlError, Stmt, Value as Bound};
 use rusqlite::ffi;
 
 use super::forked;
@@ -175,7 +175,7 @@ impl Client {
 }
 
 fn is_busy(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<Failed>().is_some_and(|e| e.code & 0xff == ffi::SQLITE_BUSY)
+    error.downcast_ref::<SqlError>().is_some_and(|e| e.code & 0xff == ffi::SQLITE_BUSY)
 }
 
 /// State that the threads of a process share.

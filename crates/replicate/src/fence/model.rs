@@ -1,4 +1,4 @@
-//! Takeovers, stopped owners and removals under a model checker, by the real [`Claim`],
+//! Takeovers, stopped owners and removals under a model checker, by the real [`StoreClaim`],
 //! [`shut_out`], file format and restore plan. The store in memory fails before or after a
 //! request's effect, answers late, and takes requests long after their senders gave up. Each rule
 //! is left out once, and an error must be found.
@@ -121,9 +121,9 @@ struct World {
 }
 
 impl World {
-    fn take(&self, node: &Node, how: How) -> Option<Claim> {
+    fn take(&self, node: &Node, how: ClaimMode) -> Option<StoreClaim> {
         for _ in 0..3 {
-            match Claim::take(&self.store, node, how) {
+            match StoreClaim::take(&self.store, node, how) {
                 Ok(claim) => {
                     self.known.lock().unwrap().epochs.push(claim.epoch());
                     return Some(claim);
@@ -136,7 +136,7 @@ impl World {
     }
 
     /// A shipper with `--sync`: one commit at a time, acknowledged when it counts as shipped.
-    fn ship(&self, claim: &mut Claim, rows: &mut Rows, commits: Range<usize>) {
+    fn ship(&self, claim: &mut StoreClaim, rows: &mut Rows, commits: Range<usize>) {
         let mut at = None;
         for commit in commits {
             rows[commit] = true;
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    fn ship_once(&self, claim: &mut Claim, at: &mut Option<(Rows, u64)>, rows: &Rows) -> Result<Put> {
+    fn ship_once(&self, claim: &mut StoreClaim, at: &mut Option<(Rows, u64)>, rows: &Rows) -> Result<Put> {
         let (before, txid) = match at.take() {
             Some(known) => known,
             None => {
@@ -187,7 +187,7 @@ impl World {
     }
 
     /// Merges and removes. Asks for the owner first, so that others may come in between.
-    fn merge(&self, claim: &Claim, rounds: u32) -> Result<()> {
+    fn merge(&self, claim: &StoreClaim, rounds: u32) -> Result<()> {
         for _ in 0..rounds {
             claim.check(&self.store)?;
             self.merge_unasked(claim)?;
@@ -195,7 +195,7 @@ impl World {
         Ok(())
     }
 
-    fn merge_unasked(&self, claim: &Claim) -> Result<()> {
+    fn merge_unasked(&self, claim: &StoreClaim) -> Result<()> {
         let merged = newest(&self.store.list(1)?);
         let batches = self.store.list(BATCHES)?;
         let next: Vec<_> = batches.iter().filter(|e| e.name.max > merged).copied().collect();
@@ -233,7 +233,7 @@ impl World {
     }
 
     fn promote(&self, node: &Node, commits: Range<usize>) {
-        let Some(mut claim) = self.take(node, How::Promote) else { return };
+        let Some(mut claim) = self.take(node, ClaimMode::Promote) else { return };
         let mut rows = None;
         for _ in 0..3 {
             match shut_out(&self.store, &mut claim, 0, &mut |store| {
@@ -263,13 +263,13 @@ impl World {
             return;
         }
         if shuttle::rand::thread_rng().r#gen() {
-            let Some(again) = self.take(node, How::Resume) else { return };
+            let Some(again) = self.take(node, ClaimMode::Resume) else { return };
             claim = again;
         }
         self.work(node, claim, rows, commits);
     }
 
-    fn work(&self, node: &Node, mut claim: Claim, mut rows: Rows, commits: Range<usize>) {
+    fn work(&self, node: &Node, mut claim: StoreClaim, mut rows: Rows, commits: Range<usize>) {
         let ours = claim.clone();
         let world = self.clone();
         let merging = thread::spawn(move || _ = world.merge(&ours, 2));
@@ -279,7 +279,7 @@ impl World {
             merging.join().unwrap();
         }
         // Killed and restarted: another process of the node has the same database.
-        let Some(mut claim) = self.take(node, How::Resume) else { return };
+        let Some(mut claim) = self.take(node, ClaimMode::Resume) else { return };
         self.ship(&mut claim, &mut rows, middle..commits.end);
     }
 }
@@ -292,7 +292,7 @@ fn run(faults: u32) {
     let store = Memory::new(Faults::default());
     let known = Arc::default();
     let world = World { store, known };
-    let mut first = world.take(&node(1), How::Resume).unwrap();
+    let mut first = world.take(&node(1), ClaimMode::Resume).unwrap();
     let mut rows = [false; ROWS];
     world.ship(&mut first, &mut rows, 0..1);
     let faults = Faults { changes: faults, late: true, ..Faults::default() };

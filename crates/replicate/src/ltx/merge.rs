@@ -1,6 +1,6 @@
 //! Merging: consecutive files become one, with the newest image of each page.
 
-use super::{Error, Header, Reader, Writer, lock_page};
+use super::{Header, LtxError, Reader, Writer, lock_page};
 use onewrite_core::environment;
 use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -30,15 +30,15 @@ impl Default for Merge {
 
 impl Merge {
     /// Adds the next file and verifies it to its end. After an error the merge is of no use.
-    pub fn add(&mut self, mut reader: Reader<impl Read>) -> Result<(), Error> {
+    pub fn add(&mut self, mut reader: Reader<impl Read>) -> Result<(), LtxError> {
         let next = *reader.header();
         let header = match self.header {
             None => next,
             Some(before) if before.page_bytes != next.page_bytes => {
-                return Err(Error::Damaged("its pages have another size than those of the file before"));
+                return Err(LtxError::Damaged("its pages have another size than those of the file before"));
             }
             Some(before) if before.max.checked_add(1) != Some(next.min) => {
-                return Err(Error::Damaged("it does not go on from the file before"));
+                return Err(LtxError::Damaged("it does not go on from the file before"));
             }
             Some(before) => Header { min: before.min, ..next },
         };
@@ -62,8 +62,8 @@ impl Merge {
 
     /// Writes the merged file, as one by `node`. Returns `to`, the header, the number of pages and
     /// the length.
-    pub fn write<W: Write>(mut self, to: W, node: u64) -> Result<(W, Header, u32, u64), Error> {
-        let header = self.header.ok_or(Error::Damaged("nothing to merge"))?;
+    pub fn write<W: Write>(mut self, to: W, node: u64) -> Result<(W, Header, u32, u64), LtxError> {
+        let header = self.header.ok_or(LtxError::Damaged("nothing to merge"))?;
         let header = Header { node, ..header };
         let lock = lock_page(header.page_bytes);
         // Cut off, and added again without an image.
@@ -83,7 +83,7 @@ impl Merge {
             self.packed.seek(SeekFrom::Start(*at))?;
             self.packed.read_exact(&mut packed)?;
             if lz4_flex::block::decompress_into(&packed, &mut image).ok() != Some(page_bytes) {
-                return Err(Error::Damaged("a page that cannot be decompressed"));
+                return Err(LtxError::Damaged("a page that cannot be decompressed"));
             }
             writer.packed_page(*page, &packed, &image)?;
         }

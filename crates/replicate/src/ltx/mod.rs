@@ -75,7 +75,7 @@ pub struct Header {
 
 /// Why a file cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum LtxError {
     /// The file could not be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -98,20 +98,20 @@ impl Header {
         self.min == 1
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check(&self) -> Result<(), LtxError> {
         if !self.page_bytes.is_power_of_two() || !(512..=65_536).contains(&self.page_bytes) {
-            return Err(Error::Damaged("no such page size"));
+            return Err(LtxError::Damaged("no such page size"));
         }
         if self.pages == 0 {
-            return Err(Error::Damaged("a database without a page"));
+            return Err(LtxError::Damaged("a database without a page"));
         }
         if self.min == 0 || self.min > self.max {
-            return Err(Error::Damaged("no such transactions"));
+            return Err(LtxError::Damaged("no such transactions"));
         }
         Ok(())
     }
 
-    fn encode(&self) -> Result<[u8; HEADER_BYTES], Error> {
+    fn encode(&self) -> Result<[u8; HEADER_BYTES], LtxError> {
         self.check()?;
         let mut bytes = [0; HEADER_BYTES];
         let fields: [(usize, &[u8]); 9] = [
@@ -129,24 +129,24 @@ impl Header {
         ];
         for (at, field) in fields {
             let end = at.saturating_add(field.len());
-            bytes.get_mut(at..end).ok_or(Error::Damaged("a header too short"))?.copy_from_slice(field);
+            bytes.get_mut(at..end).ok_or(LtxError::Damaged("a header too short"))?.copy_from_slice(field);
         }
         Ok(bytes)
     }
 
-    fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, Error> {
+    fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, LtxError> {
         if bytes.first_chunk() != Some(MAGIC) {
-            return Err(Error::Damaged("not an LTX file"));
+            return Err(LtxError::Damaged("not an LTX file"));
         }
         let flags = u32_at(bytes, 4);
         if flags & !NO_CHECKSUM != 0 {
-            return Err(Error::Unsupported("it has flags this version does not know"));
+            return Err(LtxError::Unsupported("it has flags this version does not know"));
         }
         if flags & NO_CHECKSUM == 0 {
-            return Err(Error::Unsupported("it keeps a checksum of the database, which Litestream's files do not"));
+            return Err(LtxError::Unsupported("it keeps a checksum of the database, which Litestream's files do not"));
         }
         if u64_at(bytes, 40) != 0 {
-            return Err(Error::Damaged("a checksum where there should be none"));
+            return Err(LtxError::Damaged("a checksum where there should be none"));
         }
         let header = Header {
             page_bytes: u32_at(bytes, 8),
@@ -215,20 +215,20 @@ impl Order {
         if next == lock_page(self.header.page_bytes) { next.saturating_add(1) } else { next }
     }
 
-    fn note(&mut self, page: u32) -> Result<(), Error> {
+    fn note(&mut self, page: u32) -> Result<(), LtxError> {
         if page <= self.last || page > self.header.pages || page == lock_page(self.header.page_bytes) {
-            return Err(Error::Damaged("a page where it cannot be"));
+            return Err(LtxError::Damaged("a page where it cannot be"));
         }
         if self.header.is_snapshot() && page != self.next() {
-            return Err(Error::Damaged("a snapshot that lacks a page"));
+            return Err(LtxError::Damaged("a snapshot that lacks a page"));
         }
         self.last = page;
         Ok(())
     }
 
-    fn end(&self) -> Result<(), Error> {
+    fn end(&self) -> Result<(), LtxError> {
         if self.header.is_snapshot() && self.next() <= self.header.pages {
-            return Err(Error::Damaged("a snapshot that lacks its last pages"));
+            return Err(LtxError::Damaged("a snapshot that lacks its last pages"));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //! checksum.
 
 use super::{
-    CHECKSUM_BYTES, CHECKSUM_FLAG, CRC, END_BYTES, Error, FRAME_HEADER_BYTES, Frame, HEADER_BYTES, Header, Order,
+    CHECKSUM_BYTES, CHECKSUM_FLAG, CRC, END_BYTES, FRAME_HEADER_BYTES, Frame, HEADER_BYTES, Header, LtxError, Order,
     SIZED, TRAILER_BYTES, index, u32_at, u64_at,
 };
 use crc::{Digest, Table};
@@ -19,22 +19,22 @@ pub struct Reader<R> {
     ended: bool,
 }
 
-fn exact<const N: usize>(from: &mut impl Read) -> Result<[u8; N], Error> {
+fn exact<const N: usize>(from: &mut impl Read) -> Result<[u8; N], LtxError> {
     let mut bytes = [0; N];
     read_exact(from, &mut bytes)?;
     Ok(bytes)
 }
 
-fn read_exact(from: &mut impl Read, bytes: &mut [u8]) -> Result<(), Error> {
+fn read_exact(from: &mut impl Read, bytes: &mut [u8]) -> Result<(), LtxError> {
     from.read_exact(bytes).map_err(|e| match e.kind() {
-        ErrorKind::UnexpectedEof => Error::Damaged("it ends too early"),
-        _ => Error::Io(e),
+        ErrorKind::UnexpectedEof => LtxError::Damaged("it ends too early"),
+        _ => LtxError::Io(e),
     })
 }
 
 impl<R: Read> Reader<R> {
     /// Reads the header.
-    pub fn open(mut from: R) -> Result<Reader<R>, Error> {
+    pub fn open(mut from: R) -> Result<Reader<R>, LtxError> {
         let bytes: [u8; HEADER_BYTES] = exact(&mut from)?;
         let header = Header::decode(&bytes)?;
         let mut digest = CRC.digest();
@@ -56,7 +56,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads the next page into `image` and returns its number; `None` behind the last one.
-    pub fn page(&mut self, image: &mut Vec<u8>) -> Result<Option<u32>, Error> {
+    pub fn page(&mut self, image: &mut Vec<u8>) -> Result<Option<u32>, LtxError> {
         if self.ended {
             return Ok(None);
         }
@@ -70,10 +70,10 @@ impl<R: Read> Reader<R> {
             return Ok(None);
         }
         if flags == 0 {
-            return Err(Error::Unsupported("its pages are LZ4 frames, as Litestream wrote before 0.5.16"));
+            return Err(LtxError::Unsupported("its pages are LZ4 frames, as Litestream wrote before 0.5.16"));
         }
         if flags != SIZED {
-            return Err(Error::Damaged("a page with flags that do not exist"));
+            return Err(LtxError::Damaged("a page with flags that do not exist"));
         }
         self.order.note(page)?;
         let len: [u8; 4] = exact(&mut self.from)?;
@@ -82,14 +82,14 @@ impl<R: Read> Reader<R> {
         let page_bytes = usize::try_from(self.order.header.page_bytes).unwrap_or(0);
         let packed_len = usize::try_from(len).unwrap_or(usize::MAX);
         if packed_len > lz4_flex::block::get_maximum_output_size(page_bytes) {
-            return Err(Error::Damaged("a page too long"));
+            return Err(LtxError::Damaged("a page too long"));
         }
         self.packed.resize(packed_len, 0);
         read_exact(&mut self.from, &mut self.packed)?;
         image.resize(page_bytes, 0);
         let unpacked = lz4_flex::block::decompress_into(&self.packed, image);
         if unpacked.ok() != Some(page_bytes) {
-            return Err(Error::Damaged("a page that cannot be decompressed"));
+            return Err(LtxError::Damaged("a page that cannot be decompressed"));
         }
         self.digest.update(image);
         let bytes = (FRAME_HEADER_BYTES as u64).saturating_add(u64::from(len));
@@ -109,28 +109,28 @@ impl<R: Read> Reader<R> {
     }
 
     /// Reads and checks the bytes behind the pages.
-    pub fn finish(mut self) -> Result<(), Error> {
+    pub fn finish(mut self) -> Result<(), LtxError> {
         self.check_end()
     }
 
     /// As [`Reader::finish`], for a borrowed reader; only once.
-    pub fn check_end(&mut self) -> Result<(), Error> {
+    pub fn check_end(&mut self) -> Result<(), LtxError> {
         if !self.ended {
-            return Err(Error::Damaged("pages that were not read"));
+            return Err(LtxError::Damaged("pages that were not read"));
         }
         let index = index(&self.frames);
         let mut rest = Vec::new();
         let limit = index.len().saturating_add(TRAILER_BYTES).saturating_add(1);
         self.from.by_ref().take(limit as u64).read_to_end(&mut rest)?;
         let Some((counted, checksum)) = rest.split_last_chunk::<CHECKSUM_BYTES>() else {
-            return Err(Error::Damaged("it ends too early"));
+            return Err(LtxError::Damaged("it ends too early"));
         };
         self.digest.update(counted);
         if self.digest.clone().finalize() | CHECKSUM_FLAG != u64::from_be_bytes(*checksum) {
-            return Err(Error::Damaged("its checksum is wrong"));
+            return Err(LtxError::Damaged("its checksum is wrong"));
         }
         if counted.strip_prefix(index.as_slice()).is_none_or(|trailer| trailer.len() != 8 || u64_at(trailer, 0) != 0) {
-            return Err(Error::Damaged("its index does not fit its pages"));
+            return Err(LtxError::Damaged("its index does not fit its pages"));
         }
         Ok(())
     }

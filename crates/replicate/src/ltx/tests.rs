@@ -11,7 +11,7 @@ fn header(pages: u32, min: u64, max: u64) -> Header {
     Header { page_bytes: PAGE as u32, pages, min, max, time_ms: 1_700_000_000_123, node: 7 }
 }
 
-fn written(header: Header, pages: &[(u32, Vec<u8>)]) -> Result<Vec<u8>, Error> {
+fn written(header: Header, pages: &[(u32, Vec<u8>)]) -> Result<Vec<u8>, LtxError> {
     let mut writer = Writer::begin(Vec::new(), header)?;
     for (page, image) in pages {
         writer.page(*page, image)?;
@@ -21,7 +21,7 @@ fn written(header: Header, pages: &[(u32, Vec<u8>)]) -> Result<Vec<u8>, Error> {
     Ok(bytes)
 }
 
-fn read(bytes: &[u8]) -> Result<(Header, Pages), Error> {
+fn read(bytes: &[u8]) -> Result<(Header, Pages), LtxError> {
     let mut reader = Reader::open(bytes)?;
     let header = *reader.header();
     let (mut pages, mut image) = (Vec::new(), Vec::new());
@@ -74,9 +74,9 @@ fn a_snapshot_leaves_the_lock_page_out() {
 fn what_other_programs_write_is_refused_by_name() {
     let mut bytes = written(header(9, 5, 5), &[(1, image(3))]).unwrap();
     bytes[HEADER_BYTES + 5] = 0;
-    assert!(matches!(read(&bytes), Err(Error::Unsupported(_))));
+    assert!(matches!(read(&bytes), Err(LtxError::Unsupported(_))));
     bytes[7] = 0;
-    assert!(matches!(read(&bytes), Err(Error::Unsupported(_))));
+    assert!(matches!(read(&bytes), Err(LtxError::Unsupported(_))));
 }
 
 fn file() -> impl Strategy<Value = (Header, Pages)> {

@@ -2,7 +2,7 @@
 
 use super::{NextFile, Shipped, fill};
 use crate::compact::Copy;
-use crate::fence::Claim;
+use crate::fence::StoreClaim;
 use crate::ltx::Header;
 use crate::report::COUNTERS;
 use crate::source::Source;
@@ -36,7 +36,7 @@ impl Beside {
     /// Makes the file `name` of `source`, whose pages have these hashes.
     pub(super) fn start(
         store: &Arc<dyn Store>,
-        claim: &Claim,
+        claim: &StoreClaim,
         source: Source,
         name: Name,
         hashes: Vec<PageHash>,

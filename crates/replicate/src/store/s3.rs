@@ -62,23 +62,23 @@ pub(super) struct S3Store {
     agent: Agent,
     /// Makes a connection for each request: the other one's may be broken.
     afresh: Agent,
-    pace: Pace,
+    pace: RequestPace,
     /// The server has no `If-Match` for writes.
     replaces_blindly: bool,
 }
 
 /// How long a request waits for its answer: four times as long as the last one took, and at least a
 /// part of the time that a commit waits.
-struct Pace {
+struct RequestPace {
     least: Duration,
     now_ms: AtomicU64,
     /// When a slow request was reported last.
     told: Mutex<Option<Instant>>,
 }
 
-impl Pace {
-    fn new(least: Duration) -> Pace {
-        Pace { least, now_ms: AtomicU64::new(to_ms(least)), told: Mutex::new(None) }
+impl RequestPace {
+    fn new(least: Duration) -> RequestPace {
+        RequestPace { least, now_ms: AtomicU64::new(to_ms(least)), told: Mutex::new(None) }
     }
 
     /// The wait of an attempt, the first of which is 1. It doubles: a store may have become slow.
@@ -162,7 +162,7 @@ impl If<'_> {
 
 /// Result of creating an object only where there is none.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Put {
+enum CreateResult {
     Created,
     /// The name is taken, perhaps by this object: an earlier attempt may have arrived.
     Exists {
@@ -170,18 +170,22 @@ enum Put {
     },
 }
 
-impl S3Store {
-    pub(super) fn new(url: &str) -> Result<S3Store> {
-        let parsed = Url::parse(url).with_context(|| format!("{url} is no URL: {EXAMPLE}"))?;
-        let name = parsed.host_str().filter(|name| !name.is_empty());
-        let name = name.with_context(|| format!("{url} names no bucket: {EXAMPLE}"))?.to_owned();
-        ensure!(
-            parsed.port().is_none() && parsed.username().is_empty() && parsed.password().is_none(),
-            "{url} has a port or a user: the keys belong into the environment, and {EXAMPLE}"
-        );
-        let has_user = |endpoint: &str| endpoint.contains('@') || endpoint.contains("%40");
-        let of_user = "the endpoint has a user or a password: the keys belong into the environment, AWS_ACCESS_KEY_ID and the others";
-        ensure!(!has_user(url.split_once('?').unwrap_or_default().1), "{url}: {of_user}");
+const OF_USER: &str =
+    "the endpoint has a user or a password: the keys belong into the environment, AWS_ACCESS_KEY_ID and the others";
+
+fn has_user(endpoint: &str) -> bool {
+    endpoint.contains('@') || endpoint.contains("%40")
+}
+
+/// The parameters of a store's URL.
+struct UrlParameters {
+    region: Option<String>,
+    endpoint: Option<String>,
+    path_style: Option<bool>,
+}
+
+impl UrlParameters {
+    fn of(url: &str, parsed: &Url) -> Result<UrlParameters> {
         let (mut region, mut endpoint, mut path_style) = (None, None, None);
         for (key, value) in parsed.query_pairs() {
             match &*key {
@@ -198,12 +202,39 @@ impl S3Store {
                 other => bail!("{url}: there is no parameter {other}: those there are, are {}", PARAMETERS.join(", ")),
             }
         }
+        Ok(UrlParameters { region, endpoint, path_style })
+    }
+}
+
+/// The usual agent, and one that makes a connection for each request.
+fn agents(tls: TlsConfig) -> (Agent, Agent) {
+    // Not followed: the redirection of another region's bucket leads nowhere; its text is reported.
+    let config = Agent::config_builder().http_status_as_error(false).max_redirects(0);
+    let config = config.timeout_connect(Some(Duration::from_secs(10)));
+    let config = config.timeout_recv_response(Some(PATIENCE)).timeout_per_read(Some(PATIENCE));
+    let config = config.timeout_per_write(Some(PATIENCE)).tls_config(tls.clone()).build();
+    let afresh = Agent::config_builder().http_status_as_error(false).max_redirects(0);
+    let afresh = afresh.max_idle_connections(0).tls_config(tls).build();
+    (config.new_agent(), afresh.new_agent())
+}
+
+impl S3Store {
+    pub(super) fn new(url: &str) -> Result<S3Store> {
+        let parsed = Url::parse(url).with_context(|| format!("{url} is no URL: {EXAMPLE}"))?;
+        let name = parsed.host_str().filter(|name| !name.is_empty());
+        let name = name.with_context(|| format!("{url} names no bucket: {EXAMPLE}"))?.to_owned();
+        ensure!(
+            parsed.port().is_none() && parsed.username().is_empty() && parsed.password().is_none(),
+            "{url} has a port or a user: the keys belong into the environment, and {EXAMPLE}"
+        );
+        ensure!(!has_user(url.split_once('?').unwrap_or_default().1), "{url}: {OF_USER}");
+        let UrlParameters { region, endpoint, path_style } = UrlParameters::of(url, &parsed)?;
         let variable = |names: &[&str]| {
             names.iter().find_map(|name| environment::variable(name)?.into_string().ok().filter(|v| !v.is_empty()))
         };
         let region = region.or_else(|| variable(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
         let endpoint = endpoint.or_else(|| variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]));
-        ensure!(!endpoint.as_deref().is_some_and(has_user), "{of_user}, and none into AWS_ENDPOINT_URL");
+        ensure!(!endpoint.as_deref().is_some_and(has_user), "{OF_USER}, and none into AWS_ENDPOINT_URL");
         let is_aws = endpoint.is_none();
         let region = match region {
             Some(region) => region,
@@ -232,23 +263,14 @@ impl S3Store {
         let path = path.with_context(|| format!("{url}: a path is text in UTF-8"))?;
         let path = path.trim_matches('/');
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
-        // Not followed: the redirection of another region's bucket leads nowhere; its text is
-        // reported.
-        let config = Agent::config_builder().http_status_as_error(false).max_redirects(0);
-        let config = config.timeout_connect(Some(Duration::from_secs(10)));
-        let config = config.timeout_recv_response(Some(PATIENCE)).timeout_per_read(Some(PATIENCE));
-        let config = config.timeout_per_write(Some(PATIENCE)).tls_config(tls(variable(&["AWS_CA_BUNDLE"]))?);
-        let config = config.build();
-        let afresh = Agent::config_builder().http_status_as_error(false).max_redirects(0);
-        let afresh = afresh.max_idle_connections(0).tls_config(config.tls_config().clone());
-        let (agent, afresh) = (config.new_agent(), afresh.build().new_agent());
+        let (agent, afresh) = agents(tls(variable(&["AWS_CA_BUNDLE"]))?);
         Ok(S3Store {
             bucket,
             credentials,
             prefix,
             agent,
             afresh,
-            pace: Pace::new(FIRST_PATIENCE),
+            pace: RequestPace::new(FIRST_PATIENCE),
             replaces_blindly: false,
         })
     }
@@ -357,16 +379,16 @@ impl S3Store {
         Ok(self.call(kind, url, &[], Sent::Nothing)?.0)
     }
 
-    fn put(&self, key: &str, body: Sent<'_>, time_ms: i64) -> Result<Put> {
+    fn put(&self, key: &str, body: Sent<'_>, time_ms: i64) -> Result<CreateResult> {
         let time =
             humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_millis(u64::try_from(time_ms).unwrap_or(0)));
         let time = time.to_string();
         let headers = [("if-none-match", "*"), (TIME, time.as_str())];
         let (answer, again) = self.send_object(key, &headers, body)?;
         match answer.status() {
-            status if status.is_success() => Ok(Put::Created),
+            status if status.is_success() => Ok(CreateResult::Created),
             // CONFLICT: another request for the name is under way.
-            StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => Ok(Put::Exists { perhaps_ours: again }),
+            StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT => Ok(CreateResult::Exists { perhaps_ours: again }),
             _ => Err(refused(answer)),
         }
     }
@@ -573,7 +595,7 @@ fn part(text: &str, name: &str) -> Option<String> {
 
 impl Store for S3Store {
     fn hurry(&mut self, patience: Duration) {
-        self.pace = Pace::new((patience / 10).clamp(Duration::from_millis(100), FIRST_PATIENCE));
+        self.pace = RequestPace::new((patience / 10).clamp(Duration::from_millis(100), FIRST_PATIENCE));
     }
 
     fn begin(&mut self, _node: u64) -> Result<Conditions> {
@@ -716,9 +738,9 @@ impl Store for S3Store {
         );
         let body = if name.level == BATCHES { Sent::File(&file, bytes) } else { Sent::Slowly(&file, bytes) };
         match self.put(&key, body, time_ms).with_context(what)? {
-            Put::Created => Ok(true),
-            Put::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
-            Put::Exists { perhaps_ours: false } => Ok(false),
+            CreateResult::Created => Ok(true),
+            CreateResult::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
+            CreateResult::Exists { perhaps_ours: false } => Ok(false),
         }
     }
 

@@ -92,8 +92,8 @@ fn a_transaction_over_two_files_goes_to_no_removed_log() {
     }
 }
 
-/// Moved to another directory, with a link to it in its place: the next process would use neither, for no link is followed to a log, and
-/// beside the database that a link leads to there is none.
+/// A log is moved to another directory, and a link to it takes its place. The next process would
+/// use neither: it follows no link to a log, and beside the moved database there is none.
 #[test]
 fn what_is_moved_and_linked_to_is_lost_as_well() {
     let (dir, path) = made();

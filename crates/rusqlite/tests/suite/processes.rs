@@ -260,6 +260,28 @@ fn stock_sqlite_finds_the_database_locked_until_a_crash_leaves_it_alone() {
     assert_eq!(Remote::stock(&path).sql("SELECT count(*) FROM t").unwrap(), "1");
 }
 
+/// An idle observer stays attached behind the last writer, for it could not come again; a writer
+/// that finds it gone leaves a plain file.
+#[test]
+fn an_idle_observer_reads_on_behind_the_last_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let mut writer = Remote::ours(&path);
+    writer.sql("CREATE TABLE t(n)").unwrap();
+    set_mode(dir.path(), 0o755);
+    for file in [path.clone(), dir.path().join("db-onewrite")] {
+        set_mode(&file, 0o444);
+    }
+    let mut observer = Remote::start();
+    observer.ask("become 65534").unwrap();
+    observer.ask(&format!("ours {}?mode=ro&busy_ms=0&idle=300ms", path.display())).unwrap();
+    writer.sql("INSERT INTO t VALUES (1)").unwrap();
+    assert_eq!(observer.sql("SELECT count(*) FROM t").unwrap(), "1");
+    writer.close();
+    std::thread::sleep(Duration::from_millis(700));
+    assert_eq!(observer.sql("SELECT count(*) FROM t").unwrap(), "1");
+}
+
 /// A user who may only read the database reads beside the writers, keeps its snapshot while they
 /// checkpoint, and sees their commits (rule AnnounceThenLook).
 #[test]
@@ -269,7 +291,7 @@ fn who_may_only_read_reads_beside_those_who_write() {
     let observer = |settings: &str| {
         let mut remote = Remote::start();
         remote.ask("become 65534").unwrap();
-        remote.ask(&format!("ours {}?busy_ms=0{settings}", path.display())).map(|_| remote)
+        remote.ask(&format!("ours {}?busy_ms=0&idle=0{settings}", path.display())).map(|_| remote)
     };
     let mut writer = Remote::ours(&path);
     writer.sql("CREATE TABLE t(n INTEGER PRIMARY KEY, x)").unwrap();

@@ -194,6 +194,22 @@ impl World {
         Ok(Some(self.rng.below(self.clients.len())))
     }
 
+    /// Begins a transaction of client `i` that writes `number` to the `chosen` files.
+    fn draw_statements(&mut self, i: usize, chosen: &[usize], number: i64) -> String {
+        let mut sql = String::from(if self.clients[i].db.is_autocommit() { "BEGIN;" } else { "COMMIT; BEGIN;" });
+        for file in chosen {
+            let (key, seed) = (2 + self.rng.below(30), self.rng.next_u64() >> 24);
+            let bytes = [20, 200, 3000, 90_000][[0, 0, 0, 1, 1, 2, 2, 3][self.rng.below(8)]];
+            let rows = if bytes == 90_000 && self.rng.below(3) > 0 { 200 } else { bytes };
+            let table = format!("{}.t", schema(self.clients[i].main, *file));
+            sql.push_str(&format!(
+                "UPDATE {table} SET n = {number} WHERE k = 1;
+                 INSERT OR REPLACE INTO {table} VALUES ({key}, {number}, noise({seed}, {rows}));"
+            ));
+        }
+        sql
+    }
+
     /// With a `fault`, an operation of the commit fails.
     fn write(&mut self, fault: Option<(Op, u64)>) -> Step<()> {
         let Some(i) = self.client()? else { return self.bury().map(|_| ()) };
@@ -208,18 +224,8 @@ impl World {
         self.note(format!("client {i} of process {} writes {number} to {chosen:?}", self.clients[i].process));
         let mut next = self.known.lock().now;
         self.clients[i].reading = None;
-        let mut sql = String::from(if self.clients[i].db.is_autocommit() { "BEGIN;" } else { "COMMIT; BEGIN;" });
-        for file in &chosen {
-            next[*file] = number;
-            let (key, seed) = (2 + self.rng.below(30), self.rng.next_u64() >> 24);
-            let bytes = [20, 200, 3000, 90_000][[0, 0, 0, 1, 1, 2, 2, 3][self.rng.below(8)]];
-            let rows = if bytes == 90_000 && self.rng.below(3) > 0 { 200 } else { bytes };
-            let table = format!("{}.t", schema(self.clients[i].main, *file));
-            sql.push_str(&format!(
-                "UPDATE {table} SET n = {number} WHERE k = 1;
-                 INSERT OR REPLACE INTO {table} VALUES ({key}, {number}, noise({seed}, {rows}));"
-            ));
-        }
+        chosen.iter().for_each(|file| next[*file] = number);
+        let sql = self.draw_statements(i, &chosen, number);
         if let Err(e) = self.clients[i].db.execute_batch(&sql) {
             return self.failed(i, &e, "write");
         }

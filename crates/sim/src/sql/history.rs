@@ -80,6 +80,28 @@ pub(super) struct World {
 
 pub(super) type Step<T> = Result<T, Violation>;
 
+/// The options, and whether `sticky` and `wal=absorb` are among them.
+fn draw_options(rng: &mut SplitMix64, scheme: &str) -> (Vec<(String, String)>, bool, bool) {
+    let mut options = vec![("scheme", scheme), ("log_size", "256k"), ("busy_ms", "0"), ("idle", "0")];
+    if rng.below(4) > 0 {
+        options.push(("stream_size", "64k"));
+    }
+    if rng.below(3) == 0 {
+        options.push(("table_size", "64k"));
+    }
+    if in_page(scheme) && rng.below(3) == 0 {
+        options.push(("gc", "eager"));
+    }
+    let sticky = rng.below(6) == 0;
+    if sticky {
+        options.push(("sticky", "1"));
+    }
+    let absorbs = rng.below(3) == 0;
+    options.push(("wal", if absorbs { "absorb" } else { "stock" }));
+    let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+    (options, sticky, absorbs)
+}
+
 /// Runs one history.
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
     let mut rng = SplitMix64::new(seed ^ 0x5031);
@@ -99,23 +121,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
         bytes_max: 120_000,
         big_bytes: 40_000 + rng.below(60_000),
     };
-    let mut options = vec![("scheme", scheme.as_str()), ("log_size", "256k"), ("busy_ms", "0"), ("idle", "0")];
-    if rng.below(4) > 0 {
-        options.push(("stream_size", "64k"));
-    }
-    if rng.below(3) == 0 {
-        options.push(("table_size", "64k"));
-    }
-    if in_page(&scheme) && rng.below(3) == 0 {
-        options.push(("gc", "eager"));
-    }
-    let sticky = rng.below(6) == 0;
-    if sticky {
-        options.push(("sticky", "1"));
-    }
-    let absorbs = rng.below(3) == 0;
-    options.push(("wal", if absorbs { "absorb" } else { "stock" }));
-    let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+    let (options, sticky, absorbs) = draw_options(&mut rng, &scheme);
     let trouble = match rng.below(4) {
         0 if durable => Trouble::Faults,
         1 => Trouble::Full,

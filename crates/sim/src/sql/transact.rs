@@ -83,6 +83,27 @@ impl World {
         Ok(Rehearsal { codes, states })
     }
 
+    /// A commit on a stale snapshot said that it had changed something.
+    fn look_behind_stale(&mut self, i: usize, latest: [Print; 2], mirrored: &Rehearsal) -> Step<bool> {
+        // In its snapshot there may have been no object to change (`IF EXISTS`).
+        let prints = match self.look(self.clients[i].process) {
+            Ok(prints) => prints,
+            Err(e) => return self.failed(i, &e, "look behind a stale commit"),
+        };
+        let right = |file: usize| [latest[file], mirrored.states[file]].contains(&prints[file]);
+        if !(0..2).all(right) {
+            return Err(self.bad("a stale snapshot was written on"));
+        }
+        // The other file may have been written on its newest state.
+        self.withdraw();
+        for file in (0..2).filter(|file| prints[*file] != latest[*file]) {
+            let mut oracles = self.oracles.lock();
+            oracles.files[file].attempt(prints[file], false);
+            oracles.files[file].acknowledge(false);
+        }
+        self.follow(prints).map(|()| false)
+    }
+
     /// True if it committed.
     pub(super) fn perform(
         &mut self,
@@ -146,24 +167,7 @@ impl World {
         let latest = self.oracles.lock().latest();
         let changed = files.iter().any(|file| latest[*file] != mirrored.states[*file]);
         if stale && changed {
-            // In its snapshot there may have been no object to change (`IF EXISTS`).
-            return match self.look(self.clients[i].process) {
-                Ok(prints) => {
-                    let right = |file: usize| [latest[file], mirrored.states[file]].contains(&prints[file]);
-                    if !(0..2).all(right) {
-                        return Err(self.bad("a stale snapshot was written on"));
-                    }
-                    // The other file may have been written on its newest state.
-                    self.withdraw();
-                    for file in (0..2).filter(|file| prints[*file] != latest[*file]) {
-                        let mut oracles = self.oracles.lock();
-                        oracles.files[file].attempt(prints[file], false);
-                        oracles.files[file].acknowledge(false);
-                    }
-                    self.follow(prints).map(|()| false)
-                }
-                Err(e) => self.failed(i, &e, "look behind a stale commit"),
-            };
+            return self.look_behind_stale(i, latest, mirrored);
         }
         let full = self.clients[i].synchronous == Synchronous::Full;
         let mut oracles = self.oracles.lock();

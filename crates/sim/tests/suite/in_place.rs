@@ -34,7 +34,8 @@ fn a_snapshot_pinned_during_the_write_does_not_change() {
     let pinned = open();
     let mut write = |state: &mut Arc<State>| {
         let plan = Plan::draw(state, taste, &mut rng);
-        // Behind a transaction that had no room for its undo records, the next one goes in place again.
+        // Behind a transaction that had no room for its undo records, the next one goes in place
+        // again.
         client.connection().pragma("checkpoint", None).unwrap().unwrap();
         client.begin().unwrap();
         client.write(state, &plan, course, &mut |_| {}, &mut || {}).unwrap();

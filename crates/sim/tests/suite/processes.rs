@@ -48,27 +48,30 @@ fn processes_share_a_database_and_die() {
     assert!(tally.rests > 300 && tally.plain_rests > 20, "{tally:?}");
 }
 
-/// A process that could not flush the removal of a mark left others a plain file, which they went on reading.
+/// A process could not flush the removal of a mark. The others had a plain file then, and went on
+/// reading it.
 #[test]
 fn a_plain_file_is_read_beside_a_process_that_failed() {
     check(109_454, &Arc::default());
 }
 
-/// A process that detached came again, while another could not flush the mark of a session: it was busy, not poisoned.
+/// A process that had detached came again while another could not flush the mark of a session: the
+/// database was busy, not poisoned.
 #[test]
 fn who_attaches_beside_a_process_that_failed_is_refused() {
     check(206_358, &Arc::default());
 }
 
-/// The newest state, of one page, was not visible yet: a writer reads that page, and asks for the size first where it tells.
+/// The newest state, of one page, was not visible yet: a writer reads that page, and asks for the
+/// size first where it tells.
 #[test]
 fn a_state_of_one_page_is_seen_by_all() {
     check(222_247, &Arc::default());
 }
 
-/// A page of a pinned snapshot changed (24, 3552: the image that a big transaction had of it, once a process had missed the
-/// checkpoint of that transaction; 2031 to 11538: the page was cut off since, and home got it anew), or a page that no
-/// snapshot had was looked for behind the end of home (2701).
+/// A page of a pinned snapshot changed. In 24 and 3552 it was a big transaction's image, and a
+/// process had missed that checkpoint; from 2031 to 11538 the page was cut off, and came home anew.
+/// In 2701 a page that no snapshot had was looked for behind the end of home.
 #[test]
 fn snapshots_that_once_changed() {
     for seed in [24, 2031, 2701, 3537, 3552, 4494, 10510, 11538] {

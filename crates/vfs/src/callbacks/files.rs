@@ -283,8 +283,8 @@ unsafe extern "C" fn shm_unmap(file: *mut File, delete: c_int) -> c_int {
     main.call(code::IOERR_SHMMAP, |state| Ok(state.base()?.shm_unmap(delete)))
 }
 
-/// The result of a call of the journal with which SQLite rolls back: its pager drops the pages of the
-/// transaction after an I/O error alone.
+/// The result of a call of the journal with which SQLite rolls back: its pager drops the pages of
+/// the transaction after an I/O error alone.
 fn not_rolled_back(rc: c_int, io_code: c_int) -> c_int {
     if rc == code::MISUSE { io_code } else { rc }
 }

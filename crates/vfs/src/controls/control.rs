@@ -9,18 +9,18 @@ use onewrite_core::text::printable;
 use onewrite_core::{Connection, Error, Mode, Options, PRAGMAS};
 
 use super::journal_mode::{self, Answer};
-use crate::database::{Siblings, State};
+use crate::database::{MainFileState, Siblings};
 use crate::host::fault::{Fault, Outcome, last};
 use crate::settings::split;
 use crate::sqlite::api::path_of;
-use crate::sqlite::ffi::{Changed, InUse, SplitPolicy, code, fcntl};
+use crate::sqlite::ffi::{ChangedPages, InUse, SplitPolicy, code, fcntl};
 
 /// Prefix of every pragma that is ours.
 const PREFIX: &str = "onewrite_";
 
 /// # Safety
 /// `op` and `arg` are those of a call of `xFileControl`.
-pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
+pub(crate) unsafe fn file_control(state: &mut MainFileState, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
     match op {
         // The argument is the name of the super-journal, null where there is none.
         fcntl::SYNC => match state.engine() {
@@ -46,32 +46,9 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
         // No size to prepare for: the engine never writes ahead of a commit, and in WAL mode the
         // file underneath grows by the page.
         fcntl::SIZE_HINT => Ok(code::OK),
-        fcntl::LOCKSTATE => {
-            // SAFETY: the argument of this control is an int.
-            unsafe { arg.cast::<c_int>().write(state.level_number()) };
-            Ok(code::OK)
-        }
-        fcntl::LAST_ERRNO => {
-            // SAFETY: the argument of this control is an int.
-            unsafe { arg.cast::<c_int>().write(last().map_or(0, |(_, os_error)| os_error)) };
-            Ok(code::OK)
-        }
-        fcntl::VFSNAME => {
-            let host = state.host();
-            let name = host.api.sqlite_string(&host.name.to_string_lossy());
-            // SAFETY: the argument of this control is a char*, which SQLite frees.
-            unsafe { arg.cast::<*mut c_char>().write(name) };
-            Ok(code::OK)
-        }
-        fcntl::POWERSAFE_OVERWRITE => {
-            // SAFETY: the argument of this control is an int: negative asks, else sets.
-            unsafe {
-                let value = arg.cast::<c_int>();
-                match value.read() {
-                    n if n < 0 => value.write(c_int::from(state.psow())),
-                    n => state.set_psow(n != 0),
-                }
-            }
+        fcntl::LOCKSTATE | fcntl::LAST_ERRNO | fcntl::VFSNAME | fcntl::POWERSAFE_OVERWRITE | fcntl::HAS_MOVED => {
+            // SAFETY: as promised by the caller.
+            unsafe { answer_control(state, op, arg) };
             Ok(code::OK)
         }
         fcntl::MMAP_SIZE => {
@@ -86,12 +63,6 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
             state.siblings = Siblings::of(unsafe { arg.cast::<usize>().read() });
             Ok(code::NOTFOUND)
         }
-        fcntl::HAS_MOVED => {
-            let moved = state.has_moved();
-            // SAFETY: the argument of this control is an int.
-            unsafe { arg.cast::<c_int>().write(c_int::from(moved)) };
-            Ok(code::OK)
-        }
         // The file underneath keeps these for the time in WAL mode, so they may come before that
         // time. The name of a temporary file is the same from either.
         fcntl::PERSIST_WAL | fcntl::CHUNK_SIZE | fcntl::TEMPFILENAME if state.host().passes_through() => {
@@ -99,29 +70,9 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
             Ok(unsafe { state.base()?.control(op, arg) })
         }
         // Where the file is worked on past the engine, pages are split as under any other VFS.
-        fcntl::SPLIT => match state.engine() {
-            Some(conn) => {
-                // SAFETY: the argument of this control is such a structure.
-                unsafe { arg.cast::<SplitPolicy>().write(split::policy(conn)) };
-                Ok(code::OK)
-            }
-            None => Ok(code::NOTFOUND),
-        },
-        fcntl::IN_USE => match state.engine() {
-            Some(conn) => {
-                // SAFETY: the argument of this control is such a structure.
-                let asked = unsafe { &mut *arg.cast::<InUse>() };
-                asked.in_use = c_int::from(conn.in_use(asked.page, asked.offset, asked.bytes)?);
-                Ok(code::OK)
-            }
-            None => Ok(code::NOTFOUND),
-        },
-        fcntl::CHANGED => match state.engine().and_then(Connection::changed_pages) {
-            Some(pages) => {
-                // SAFETY: the argument of this control is such a structure.
-                unsafe { arg.cast::<Changed>().write(Changed { pages: pages.as_ptr(), count: pages.len() }) };
-                Ok(code::OK)
-            }
+        fcntl::SPLIT | fcntl::IN_USE | fcntl::CHANGED => match state.engine() {
+            // SAFETY: as promised by the caller.
+            Some(conn) => unsafe { share_pages(conn, op, arg) },
             None => Ok(code::NOTFOUND),
         },
         // SAFETY: as promised by the caller.
@@ -130,9 +81,72 @@ pub(crate) unsafe fn file_control(state: &mut State, op: c_int, arg: *mut c_void
     }
 }
 
+/// Answers a question about the file or the VFS.
+///
+/// # Safety
+/// `op` and `arg` are those of a call of `xFileControl`.
+unsafe fn answer_control(state: &mut MainFileState, op: c_int, arg: *mut c_void) {
+    match op {
+        fcntl::LOCKSTATE => {
+            // SAFETY: the argument of this control is an int.
+            unsafe { arg.cast::<c_int>().write(state.level_number()) };
+        }
+        fcntl::LAST_ERRNO => {
+            // SAFETY: the argument of this control is an int.
+            unsafe { arg.cast::<c_int>().write(last().map_or(0, |(_, os_error)| os_error)) };
+        }
+        fcntl::VFSNAME => {
+            let host = state.host();
+            let name = host.api.sqlite_string(&host.name.to_string_lossy());
+            // SAFETY: the argument of this control is a char*, which SQLite frees.
+            unsafe { arg.cast::<*mut c_char>().write(name) };
+        }
+        fcntl::POWERSAFE_OVERWRITE => {
+            // SAFETY: the argument of this control is an int: negative asks, else sets.
+            unsafe {
+                let value = arg.cast::<c_int>();
+                match value.read() {
+                    n if n < 0 => value.write(c_int::from(state.psow())),
+                    n => state.set_psow(n != 0),
+                }
+            }
+        }
+        fcntl::HAS_MOVED => {
+            let moved = state.has_moved();
+            // SAFETY: the argument of this control is an int.
+            unsafe { arg.cast::<c_int>().write(c_int::from(moved)) };
+        }
+        _ => {}
+    }
+}
+
+/// The controls of the SQLite that splits pages as the engine says.
+///
+/// # Safety
+/// `op` and `arg` are those of a call of `xFileControl`.
+unsafe fn share_pages(conn: &mut Connection, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
+    match op {
+        fcntl::SPLIT => {
+            // SAFETY: the argument of this control is such a structure.
+            unsafe { arg.cast::<SplitPolicy>().write(split::policy(conn)) };
+        }
+        fcntl::IN_USE => {
+            // SAFETY: the argument of this control is such a structure.
+            let asked = unsafe { &mut *arg.cast::<InUse>() };
+            asked.in_use = c_int::from(conn.in_use(asked.page, asked.offset, asked.bytes)?);
+        }
+        _ => {
+            let Some(pages) = conn.changed_pages() else { return Ok(code::NOTFOUND) };
+            // SAFETY: the argument of this control is such a structure.
+            unsafe { arg.cast::<ChangedPages>().write(ChangedPages { pages: pages.as_ptr(), count: pages.len() }) };
+        }
+    }
+    Ok(code::OK)
+}
+
 /// # Safety
 /// As [`file_control`].
-unsafe fn forward(state: &mut State, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
+unsafe fn forward(state: &mut MainFileState, op: c_int, arg: *mut c_void) -> Outcome<c_int> {
     if !state.host().passes_through() {
         return Ok(code::NOTFOUND);
     }
@@ -146,7 +160,7 @@ unsafe fn forward(state: &mut State, op: c_int, arg: *mut c_void) -> Outcome<c_i
 ///
 /// # Safety
 /// `args` is the argument of that control.
-unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_int> {
+unsafe fn answer_pragma(state: &mut MainFileState, args: *mut *mut c_char) -> Outcome<c_int> {
     // SAFETY: as promised by the caller; the strings live across the call.
     let (name, value) = unsafe {
         let (name, value) = (*args.add(1), *args.add(2));
@@ -196,7 +210,7 @@ unsafe fn answer_pragma(state: &mut State, args: *mut *mut c_char) -> Outcome<c_
 
 /// # Safety
 /// As [`answer_pragma`].
-unsafe fn respond(state: &mut State, args: *mut *mut c_char, answer: Answer) -> Outcome<c_int> {
+unsafe fn respond(state: &mut MainFileState, args: *mut *mut c_char, answer: Answer) -> Outcome<c_int> {
     let (rc, text) = match answer {
         Ok(text) => (code::OK, text),
         Err((rc, message)) => (rc, message),
@@ -210,7 +224,7 @@ unsafe fn respond(state: &mut State, args: *mut *mut c_char, answer: Answer) -> 
     Ok(rc)
 }
 
-fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String> {
+fn answer(state: &mut MainFileState, name: &str, value: Option<&str>) -> Outcome<String> {
     if !state.host().api.asks_split
         && let Some(answer) = split::without(name, value).map_err(|message| Fault::Own(code::ERROR, message))?
     {
@@ -239,7 +253,7 @@ fn answer(state: &mut State, name: &str, value: Option<&str>) -> Outcome<String>
 }
 
 /// Whether onewrite serves this connection, in words.
-fn effect(state: &mut State) -> String {
+fn effect(state: &mut MainFileState) -> String {
     let absorbed = journal_mode::is_absorbed(state);
     let mode = match state.connection().map(Connection::look_ahead).transpose() {
         // A connection that is in the way now will not stay there.

@@ -5,7 +5,7 @@ use std::ffi::c_int;
 
 use onewrite_core::{Connection, Error};
 
-use crate::database::{JournalMode, State};
+use crate::database::{JournalMode, MainFileState};
 use crate::host::fault::{Fault, Outcome};
 use crate::sqlite::ffi::{code, open};
 
@@ -21,7 +21,7 @@ fn mode_of(value: &str) -> Option<&'static str> {
 }
 
 /// `PRAGMA journal_mode`, with or without a value. `None`: SQLite answers itself.
-pub(crate) fn answer(state: &mut State, value: Option<&str>) -> Option<Answer> {
+pub(crate) fn answer(state: &mut MainFileState, value: Option<&str>) -> Option<Answer> {
     let mode = value.and_then(mode_of);
     if let Some(mode) = mode.filter(|mode| *mode != "wal") {
         state.siblings.set_off(mode == "off");
@@ -63,7 +63,7 @@ pub(crate) fn answer(state: &mut State, value: Option<&str>) -> Option<Answer> {
 
 /// `PRAGMA wal_checkpoint`: a checkpoint of the engine's. SQLite then answers with the row of a
 /// database that has no WAL, for a VFS can answer with one text only.
-pub(crate) fn checkpoint(state: &mut State, value: Option<&str>) -> Option<Answer> {
+pub(crate) fn checkpoint(state: &mut MainFileState, value: Option<&str>) -> Option<Answer> {
     // SQLite refuses it within a transaction.
     if !absorbs(state) || in_transaction(state) || value.is_some_and(|mode| mode.eq_ignore_ascii_case("noop")) {
         return None;
@@ -81,17 +81,17 @@ pub(crate) fn checkpoint(state: &mut State, value: Option<&str>) -> Option<Answe
 }
 
 /// Whether this connection was answered `wal` and onewrite serves it.
-pub(crate) fn is_absorbed(state: &mut State) -> bool {
+pub(crate) fn is_absorbed(state: &mut MainFileState) -> bool {
     state.journal_mode.absorbed && absorbs(state)
 }
 
-fn absorbs(state: &mut State) -> bool {
+fn absorbs(state: &mut MainFileState) -> bool {
     state.flags() & open::READONLY == 0 && state.engine().is_some_and(|conn| conn.absorbs_wal())
 }
 
 /// Whether a transaction that has read or written this file is open, by its locks. They do not show
 /// a BEGIN without a statement behind it, nor a transaction of a connection that keeps its locks.
-fn in_transaction(state: &mut State) -> bool {
+fn in_transaction(state: &mut MainFileState) -> bool {
     state.level_number() > 0 && !state.connection().is_some_and(|conn| Connection::keeps_locks(conn))
 }
 

@@ -9,7 +9,7 @@ use onewrite_core::disk::{FileId, OpenMode};
 use onewrite_core::{Connection, Error, LockLevel};
 
 use super::open::{cannot_open, options};
-use super::state::{State, level_from};
+use super::state::{MainFileState, level_from};
 use crate::host::fault::{Fault, Outcome};
 use crate::process::fork;
 use crate::sqlite::ffi::{code, open as flag};
@@ -19,15 +19,16 @@ const IN_TRANSACTION: &str = "this connection was inside a transaction when the 
      parent's: roll it back, then the connection works in this process. If it keeps its lock between transactions \
      (locking_mode=exclusive, or WAL mode by wal=stock), open a new one";
 
-impl State {
+impl MainFileState {
     /// Whether it was opened before the process forked, and is the parent's.
     #[inline]
     pub(super) fn is_carried(&self) -> bool {
         self.generation != fork::generation()
     }
 
-    /// Opens a connection of this process in the place of the parent's. MISUSE inside a transaction:
-    /// of the codes whose text SQLite shows, it alone tells that the program is at fault and no disk.
+    /// Opens a connection of this process in the place of the parent's. MISUSE inside a
+    /// transaction: of the codes whose text SQLite shows, it alone tells that the program is at
+    /// fault and no disk.
     pub(super) fn open_anew(&mut self) -> Outcome {
         if self.level > LockLevel::None || self.base_level > LockLevel::None {
             return Err(Fault::Own(code::MISUSE, IN_TRANSACTION.to_owned()));

@@ -9,11 +9,11 @@ use onewrite_core::Connection;
 use parking_lot::lock_api::Mutex;
 
 use super::siblings::Siblings;
-use super::state::{Name, State};
+use super::state::{MainFileState, OpenName};
 use crate::host::Host;
 use crate::host::base::BaseFile;
 use crate::host::fault::{Fault, Outcome, panic_text};
-use crate::process::taken::Taken;
+use crate::process::taken::SpinFlag;
 use crate::sqlite::ffi::code;
 
 /// A main database and its lock. SQLite calls one connection from one thread at a time, so the lock
@@ -21,20 +21,20 @@ use crate::sqlite::ffi::code;
 pub(crate) struct Main {
     host: &'static Host,
     path: PathBuf,
-    state: Mutex<Taken, State>,
+    state: Mutex<SpinFlag, MainFileState>,
 }
 
 impl Main {
     pub(crate) fn new(
         host: &'static Host,
-        name: Name,
+        name: OpenName,
         path: PathBuf,
         flags: c_int,
         conn: Option<Connection>,
         base: Option<BaseFile>,
         immutable: bool,
     ) -> Main {
-        let state = State::new(host, name, path.clone(), flags, conn, base, immutable);
+        let state = MainFileState::new(host, name, path.clone(), flags, conn, base, immutable);
         Main { host, path, state: Mutex::new(state) }
     }
 
@@ -46,7 +46,7 @@ impl Main {
 
     /// Runs one callback: an error or a panic becomes its result code. After a panic the connection
     /// serves no call. `io_code` is the code for a failure of the disk in this call.
-    pub(crate) fn call(&self, io_code: c_int, f: impl FnOnce(&mut State) -> Outcome<c_int>) -> c_int {
+    pub(crate) fn call(&self, io_code: c_int, f: impl FnOnce(&mut MainFileState) -> Outcome<c_int>) -> c_int {
         self.settle(io_code, || {
             let mut state = self.state.lock();
             state.check_alive(io_code)?;

@@ -10,4 +10,4 @@ mod state;
 pub(crate) use main::Main;
 pub(crate) use open::open;
 pub(crate) use siblings::Siblings;
-pub(crate) use state::{JournalMode, State};
+pub(crate) use state::{JournalMode, MainFileState};

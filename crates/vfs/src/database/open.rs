@@ -14,7 +14,7 @@ use onewrite_core::text::printable;
 use onewrite_core::{Connection, Error, LockLevel, Network, Options};
 
 use super::main::Main;
-use super::state::{MARKED, Name, marked_elsewhere};
+use super::state::{MARKED, OpenName, marked_elsewhere};
 use crate::host::Host;
 use crate::host::base::BaseFile;
 use crate::host::fault::{Fault, Outcome};
@@ -78,7 +78,7 @@ pub(crate) unsafe fn open(
         };
         serves(conn.as_mut(), &why)?;
     }
-    Ok(Arc::new(Main::new(host, Name(name), path, base_flags, conn, base, immutable)))
+    Ok(Arc::new(Main::new(host, OpenName(name), path, base_flags, conn, base, immutable)))
 }
 
 /// Why the database is left to SQLite's own modes, if its file system is one that machines share.
@@ -124,7 +124,7 @@ unsafe fn open_left(
     if file.read(&mut header, 0) == code::OK && mark(&header).is_some() {
         return Err(Fault::Own(code::CANTOPEN, marked_elsewhere(&why)));
     }
-    Ok(Arc::new(Main::new(host, Name(name), path, *flags, None, Some(file), immutable).left_to_sqlite(why)))
+    Ok(Arc::new(Main::new(host, OpenName(name), path, *flags, None, Some(file), immutable).left_to_sqlite(why)))
 }
 
 /// A database that is only read goes past the engine, unless this process or another writes it.

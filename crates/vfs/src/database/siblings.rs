@@ -10,16 +10,16 @@ use std::sync::{Arc, LazyLock, Weak};
 use parking_lot::Mutex;
 
 /// The files of a connection, by its address (`SQLITE_FCNTL_PDB`).
-static KNOWN: LazyLock<Mutex<HashMap<usize, Weak<Files>>>> = LazyLock::new(Mutex::default);
+static KNOWN: LazyLock<Mutex<HashMap<usize, Weak<SiblingFiles>>>> = LazyLock::new(Mutex::default);
 
-struct Files {
+struct SiblingFiles {
     connection: usize,
     written: AtomicUsize,
     /// `PRAGMA journal_mode=off` was the last to choose a rollback journal, for one of them or all.
     off: AtomicBool,
 }
 
-impl Drop for Files {
+impl Drop for SiblingFiles {
     fn drop(&mut self) {
         let mut known = KNOWN.lock();
         if known.get(&self.connection).is_some_and(|files| files.strong_count() == 0) {
@@ -31,7 +31,7 @@ impl Drop for Files {
 /// One file among those of its connection.
 #[derive(Default)]
 pub(crate) struct Siblings {
-    files: Option<Arc<Files>>,
+    files: Option<Arc<SiblingFiles>>,
     writes: bool,
 }
 
@@ -40,7 +40,8 @@ impl Siblings {
     pub(crate) fn of(connection: usize) -> Siblings {
         let mut known = KNOWN.lock();
         let files = known.get(&connection).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let files = Arc::new(Files { connection, written: AtomicUsize::new(0), off: AtomicBool::new(false) });
+            let files =
+                Arc::new(SiblingFiles { connection, written: AtomicUsize::new(0), off: AtomicBool::new(false) });
             known.insert(connection, Arc::downgrade(&files));
             files
         });

@@ -23,14 +23,14 @@ use crate::sqlite::ffi::{code, open};
 /// A name SQLite passed to `xOpen`: it and the URI parameters behind it live until `xClose`
 /// returns.
 #[derive(Clone, Copy)]
-pub(crate) struct Name(pub(crate) *const c_char);
+pub(crate) struct OpenName(pub(crate) *const c_char);
 
 // SAFETY: SQLite neither changes nor frees the text while the file is open, on any thread.
-unsafe impl Send for Name {}
+unsafe impl Send for OpenName {}
 
-pub(crate) struct State {
+pub(crate) struct MainFileState {
     pub(super) host: &'static Host,
-    pub(super) name: Name,
+    pub(super) name: OpenName,
     pub(super) path: PathBuf,
     /// Flags for opening the file of the VFS underneath.
     pub(super) flags: c_int,
@@ -50,7 +50,7 @@ pub(crate) struct State {
     psow: Option<bool>,
     /// Device and inode of the file when it was opened.
     pub(super) identity: Option<(u64, u64)>,
-    /// The next answer of [`State::has_moved`], if this transaction looked already.
+    /// The next answer of [`MainFileState::has_moved`], if this transaction looked already.
     pub(super) moved: Option<bool>,
     /// When the name was found to be the file's last.
     pub(super) named_at: Option<Instant>,
@@ -115,18 +115,18 @@ pub(super) fn level_from(number: c_int, io_code: c_int) -> Outcome<LockLevel> {
     })
 }
 
-impl State {
+impl MainFileState {
     pub(super) fn new(
         host: &'static Host,
-        name: Name,
+        name: OpenName,
         path: PathBuf,
         flags: c_int,
         conn: Option<Connection>,
         base: Option<BaseFile>,
         immutable: bool,
-    ) -> State {
+    ) -> MainFileState {
         let identity = identity(&path);
-        State {
+        MainFileState {
             host,
             name,
             path,

@@ -1,7 +1,8 @@
-//! One thread a process detaches databases that their connections leave alone, and the end of the process detaches the rest.
+//! One thread of each process detaches databases that their connections leave alone, and the end of
+//! the process detaches the rest.
 //!
-//! The thread begins with the first attachment and ends once nothing is attached. It takes no signals of the host. A child of a
-//! fork has none until it attaches to a database itself.
+//! The thread begins with the first attachment and ends once nothing is attached. It takes no
+//! signals of the host. A child of a fork has none until it attaches to a database itself.
 
 #![allow(unsafe_code)]
 
@@ -22,11 +23,11 @@ const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_mil
 /// The end of a process waits for its databases for so long.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
 
-/// The keeper of one engine. A process has an engine for each VFS that it registers; a child of a fork gets new ones, whose locks no
-/// thread of its parent can have held.
+/// The keeper of one engine. A process has an engine for each VFS that it registers. A child of a
+/// fork gets new ones: no thread of its parent can have held their locks.
 struct Keeper {
     engine: Weak<Engine>,
-    state: Mutex<State>,
+    state: Mutex<KeeperState>,
     /// The keeper that was made before. All stay for the life of the process.
     next: *const Keeper,
 }
@@ -37,7 +38,7 @@ unsafe impl Sync for Keeper {}
 unsafe impl Send for Keeper {}
 
 #[derive(Default)]
-struct State {
+struct KeeperState {
     /// Its thread runs.
     runs: bool,
     /// A database was attached since the thread looked.
@@ -103,7 +104,8 @@ impl Keeper {
 /// A program may unload the drop-in library, under the feet of the thread. From here on it stays.
 fn stay_loaded() {
     let mut own = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: the address is of this library, whose entry the call fills before it is read. The library is loaded: nothing of it runs.
+    // SAFETY: the address is of this library, whose entry the call fills before it is read. The
+    // library is loaded: nothing of it runs.
     unsafe {
         if libc::dladdr(stay_loaded as *const std::ffi::c_void, own.as_mut_ptr()) != 0 {
             libc::dlopen(own.assume_init().dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);

@@ -25,7 +25,7 @@ pub const LOG_VARIABLE: &str = "ONEWRITE_LOG";
 /// Bytes of a line: as many as a pipe that has room takes whole.
 const LINE_BYTES_MAX: usize = 4096;
 
-enum Place {
+enum LogDestination {
     Nowhere,
     StandardError,
     File(OwnedFd),
@@ -33,11 +33,11 @@ enum Place {
 
 /// Writes one line: seconds since 1970, process, SQLite's code, message.
 pub(crate) fn line(code: c_int, message: &str) {
-    static PLACE: OnceLock<Place> = OnceLock::new();
+    static PLACE: OnceLock<LogDestination> = OnceLock::new();
     match PLACE.get_or_init(place) {
-        Place::Nowhere => {}
-        Place::StandardError => write(libc::STDERR_FILENO, &stamped(code, message)),
-        Place::File(file) => write(file.as_raw_fd(), &stamped(code, message)),
+        LogDestination::Nowhere => {}
+        LogDestination::StandardError => write(libc::STDERR_FILENO, &stamped(code, message)),
+        LogDestination::File(file) => write(file.as_raw_fd(), &stamped(code, message)),
     }
 }
 
@@ -90,18 +90,20 @@ fn without_broken_pipe(write: impl FnOnce()) {
     }
 }
 
-fn place() -> Place {
-    let Some(name) = environment::variable(LOG_VARIABLE).filter(|name| !name.is_empty()) else { return Place::Nowhere };
+fn place() -> LogDestination {
+    let Some(name) = environment::variable(LOG_VARIABLE).filter(|name| !name.is_empty()) else {
+        return LogDestination::Nowhere;
+    };
     if name == "stderr" {
-        return Place::StandardError;
+        return LogDestination::StandardError;
     }
     match open(Path::new(&name)) {
-        Ok(file) => Place::File(file),
+        Ok(file) => LogDestination::File(file),
         Err(e) => {
             let choices = "the choices are stderr and a file to append to";
             let name = name.to_string_lossy();
             write(libc::STDERR_FILENO, &format!("onewrite: {LOG_VARIABLE}={name}: {e}; {choices}"));
-            Place::StandardError
+            LogDestination::StandardError
         }
     }
 }

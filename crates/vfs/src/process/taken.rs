@@ -10,13 +10,13 @@ use std::thread;
 use parking_lot::lock_api::{GuardSend, RawMutex};
 
 /// Whether a thread has it.
-pub(crate) struct Taken(AtomicBool);
+pub(crate) struct SpinFlag(AtomicBool);
 
 // SAFETY: the swap shows the lock free to one thread alone, which has it until the store.
-unsafe impl RawMutex for Taken {
+unsafe impl RawMutex for SpinFlag {
     // Taken afresh by each lock.
     #[allow(clippy::declare_interior_mutable_const)]
-    const INIT: Taken = Taken(AtomicBool::new(false));
+    const INIT: SpinFlag = SpinFlag(AtomicBool::new(false));
     type GuardMarker = GuardSend;
 
     #[inline]
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn one_thread_has_it_at_a_time() {
-        let sum = Mutex::<Taken, [u64; 2]>::new([0; 2]);
+        let sum = Mutex::<SpinFlag, [u64; 2]>::new([0; 2]);
         thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

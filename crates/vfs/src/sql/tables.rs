@@ -47,7 +47,7 @@ struct PragmaTable {
     columns: &'static CStr,
     /// The number of the hidden column.
     schema: c_int,
-    row: fn(&str) -> Option<Vec<Cell>>,
+    row: fn(&str) -> Option<Vec<TableCell>>,
 }
 
 static TABLES: [PragmaTable; 2] = [
@@ -67,34 +67,34 @@ static TABLES: [PragmaTable; 2] = [
     },
 ];
 
-enum Cell {
+enum TableCell {
     Text(String),
     /// NULL if empty.
     Number(String),
 }
 
-fn counter(line: &str) -> Option<Vec<Cell>> {
+fn counter(line: &str) -> Option<Vec<TableCell>> {
     let (name, value) = line.split_once('=')?;
-    let value = Cell::Number(value.to_owned());
-    Some(vec![Cell::Text(name.to_owned()), value, Cell::Text(Stats::unit(name).to_owned())])
+    let value = TableCell::Number(value.to_owned());
+    Some(vec![TableCell::Text(name.to_owned()), value, TableCell::Text(Stats::unit(name).to_owned())])
 }
 
 /// The facts of a process, in the order of the columns.
-fn process(line: &str) -> Option<Vec<Cell>> {
+fn process(line: &str) -> Option<Vec<TableCell>> {
     let fact = |fact: &str| {
         let (name, value) = fact.split_once('=')?;
         let value = value.to_owned();
         Some(if matches!(name, "command" | "state" | "activity" | "locks") && !value.is_empty() {
-            Cell::Text(value)
+            TableCell::Text(value)
         } else {
-            Cell::Number(value)
+            TableCell::Number(value)
         })
     };
     line.split('\t').map(fact).collect()
 }
 
 #[repr(C)]
-struct Table {
+struct TableInstance {
     base: Vtab,
     shown: &'static PragmaTable,
     sql: &'static Sql,
@@ -102,10 +102,10 @@ struct Table {
 }
 
 #[repr(C)]
-struct Cursor {
+struct TableCursor {
     base: VtabCursor,
     schema: String,
-    rows: Vec<Vec<Cell>>,
+    rows: Vec<Vec<TableCell>>,
     at: usize,
 }
 
@@ -127,7 +127,7 @@ unsafe extern "C" fn connect<const N: usize>(
         let rc = (sql.declare_vtab)(db, shown.columns.as_ptr());
         if rc == code::OK {
             let base = Vtab { module: std::ptr::from_ref(module), references: 0, error: std::ptr::null_mut() };
-            table.write(Box::into_raw(Box::new(Table { base, shown, sql, db })).cast());
+            table.write(Box::into_raw(Box::new(TableInstance { base, shown, sql, db })).cast());
         }
         rc
     }
@@ -135,7 +135,7 @@ unsafe extern "C" fn connect<const N: usize>(
 
 unsafe extern "C" fn disconnect(table: *mut Vtab) -> c_int {
     // SAFETY: see above.
-    drop(unsafe { Box::from_raw(table.cast::<Table>()) });
+    drop(unsafe { Box::from_raw(table.cast::<TableInstance>()) });
     code::OK
 }
 
@@ -145,7 +145,7 @@ unsafe extern "C" fn best_index(table: *mut Vtab, info: *mut IndexInfo) -> c_int
     // if there are none.
     unsafe {
         let info = &mut *info;
-        let schema = (*table.cast::<Table>()).shown.schema;
+        let schema = (*table.cast::<TableInstance>()).shown.schema;
         let count = usize::try_from(info.constraint_count).unwrap_or(0);
         info.index_number = 0;
         info.estimated_cost = 20.0;
@@ -168,7 +168,7 @@ unsafe extern "C" fn best_index(table: *mut Vtab, info: *mut IndexInfo) -> c_int
 }
 
 unsafe extern "C" fn open(table: *mut Vtab, cursor: *mut *mut VtabCursor) -> c_int {
-    let fresh = Cursor { base: VtabCursor { vtab: table }, schema: String::new(), rows: Vec::new(), at: 0 };
+    let fresh = TableCursor { base: VtabCursor { vtab: table }, schema: String::new(), rows: Vec::new(), at: 0 };
     // SAFETY: see above.
     unsafe { cursor.write(Box::into_raw(Box::new(fresh)).cast()) };
     code::OK
@@ -176,7 +176,7 @@ unsafe extern "C" fn open(table: *mut Vtab, cursor: *mut *mut VtabCursor) -> c_i
 
 unsafe extern "C" fn close(cursor: *mut VtabCursor) -> c_int {
     // SAFETY: see above.
-    drop(unsafe { Box::from_raw(cursor.cast::<Cursor>()) });
+    drop(unsafe { Box::from_raw(cursor.cast::<TableCursor>()) });
     code::OK
 }
 
@@ -189,8 +189,8 @@ unsafe extern "C" fn filter(
 ) -> c_int {
     // SAFETY: see above; there is an argument if `best_index` asked for it.
     let (cursor, table, schema) = unsafe {
-        let cursor = &mut *cursor.cast::<Cursor>();
-        let table = &mut *cursor.base.vtab.cast::<Table>();
+        let cursor = &mut *cursor.cast::<TableCursor>();
+        let table = &mut *cursor.base.vtab.cast::<TableInstance>();
         let schema = if given != 0 { table.sql.text_of(arguments.read()) } else { None };
         (cursor, table, schema.unwrap_or_else(|| "main".to_owned()))
     };
@@ -218,25 +218,25 @@ unsafe extern "C" fn filter(
 
 unsafe extern "C" fn next(cursor: *mut VtabCursor) -> c_int {
     // SAFETY: see above.
-    unsafe { (*cursor.cast::<Cursor>()).at += 1 };
+    unsafe { (*cursor.cast::<TableCursor>()).at += 1 };
     code::OK
 }
 
 unsafe extern "C" fn eof(cursor: *mut VtabCursor) -> c_int {
     // SAFETY: see above.
-    let cursor = unsafe { &*cursor.cast::<Cursor>() };
+    let cursor = unsafe { &*cursor.cast::<TableCursor>() };
     c_int::from(cursor.at >= cursor.rows.len())
 }
 
 unsafe extern "C" fn column(cursor: *mut VtabCursor, context: *mut Opaque, column: c_int) -> c_int {
     // SAFETY: see above; the context is that of this call.
     unsafe {
-        let cursor = &*cursor.cast::<Cursor>();
-        let sql = (*cursor.base.vtab.cast::<Table>()).sql;
+        let cursor = &*cursor.cast::<TableCursor>();
+        let sql = (*cursor.base.vtab.cast::<TableInstance>()).sql;
         let Some(row) = cursor.rows.get(cursor.at) else { return code::OK };
         match usize::try_from(column).ok().and_then(|column| row.get(column)) {
-            Some(Cell::Text(text)) => sql.answer(context, text),
-            Some(Cell::Number(text)) => match (text.parse::<i64>(), text.parse::<f64>()) {
+            Some(TableCell::Text(text)) => sql.answer(context, text),
+            Some(TableCell::Number(text)) => match (text.parse::<i64>(), text.parse::<f64>()) {
                 (Ok(number), _) => (sql.result_int64)(context, number),
                 (_, Ok(number)) => (sql.result_double)(context, number),
                 _ if text.is_empty() => (sql.result_null)(context),
@@ -250,6 +250,6 @@ unsafe extern "C" fn column(cursor: *mut VtabCursor, context: *mut Opaque, colum
 
 unsafe extern "C" fn rowid(cursor: *mut VtabCursor, rowid: *mut i64) -> c_int {
     // SAFETY: see above.
-    unsafe { rowid.write(i64::try_from((*cursor.cast::<Cursor>()).at).unwrap_or(i64::MAX)) };
+    unsafe { rowid.write(i64::try_from((*cursor.cast::<TableCursor>()).at).unwrap_or(i64::MAX)) };
     code::OK
 }

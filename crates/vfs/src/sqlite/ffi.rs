@@ -228,7 +228,7 @@ pub struct InUse {
 
 /// `onewrite_changed` of `onewrite.h`: the argument of [`fcntl::CHANGED`].
 #[repr(C)]
-pub struct Changed {
+pub struct ChangedPages {
     pub pages: *const c_uint,
     pub count: usize,
 }

@@ -67,7 +67,8 @@ pub fn built(file: &str) -> PathBuf {
     places.iter().find(|path| path.exists()).cloned().unwrap_or_else(|| panic!("{file} is not in {places:?}"))
 }
 
-/// A Python whose `sqlite3` module loads extensions: Debian's does, others often do not. `None`, and a word about it, without one.
+/// A Python whose `sqlite3` module loads extensions: Debian's does, others often do not. Without
+/// one it prints a line and returns `None`.
 pub fn python() -> Option<&'static str> {
     let probe = "import sqlite3; sqlite3.connect(':memory:').enable_load_extension(True)";
     let loads = |python: &&str| Command::new(python).args(["-c", probe]).output().is_ok_and(|out| out.status.success());

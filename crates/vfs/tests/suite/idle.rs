@@ -1,4 +1,5 @@
-//! A database that is left alone is a plain file again while the program that opened it lives, and when it ends without closing.
+//! An idle database becomes a plain file again while the program that opened it lives, and also
+//! when the program ends without closing it.
 
 use crate::common;
 

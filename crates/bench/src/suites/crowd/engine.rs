@@ -1,6 +1,6 @@
 //! The engines of the suites `threads` and `processes`, and how each is opened.
 
-use crate::engines::Settings;
+use crate::engines::EngineSettings;
 use anyhow::{Context, Result};
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ const LATE_PAGES: u32 = 100_000;
 const LATE_LOG: &str = "256m";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Engine {
+pub enum CrowdEngine {
     Onewrite,
     WalFull,
     Truncate,
@@ -29,37 +29,37 @@ pub enum Engine {
 
 /// How an engine's connections are set, as they say themselves.
 #[derive(Serialize)]
-pub struct Opened {
+pub struct OpenedSettings {
     #[serde(flatten)]
-    settings: Settings,
+    settings: EngineSettings,
     busy_timeout_ms: u128,
     prepared: bool,
 }
 
-impl Engine {
+impl CrowdEngine {
     /// Those of every part.
-    pub const USUAL: [Engine; 3] = [Engine::Onewrite, Engine::WalFull, Engine::Truncate];
+    pub const USUAL: [CrowdEngine; 3] = [CrowdEngine::Onewrite, CrowdEngine::WalFull, CrowdEngine::Truncate];
     /// With the checkpoint delayed, not durable, and with transactions at once, too.
-    pub const ALL: [Engine; 7] = [
-        Engine::Onewrite,
-        Engine::OnewriteConcurrent,
-        Engine::OnewriteLate,
-        Engine::WalFull,
-        Engine::WalFullLate,
-        Engine::Truncate,
-        Engine::WalNormal,
+    pub const ALL: [CrowdEngine; 7] = [
+        CrowdEngine::Onewrite,
+        CrowdEngine::OnewriteConcurrent,
+        CrowdEngine::OnewriteLate,
+        CrowdEngine::WalFull,
+        CrowdEngine::WalFullLate,
+        CrowdEngine::Truncate,
+        CrowdEngine::WalNormal,
     ];
 
     /// As elsewhere in the bench.
     pub fn names(self) -> (&'static str, &'static str) {
         match self {
-            Engine::Onewrite => ("onewrite", "log"),
-            Engine::OnewriteLate => ("onewrite", "log-late"),
-            Engine::WalFull => ("stock", "wal-full"),
-            Engine::WalFullLate => ("stock", "wal-full-late"),
-            Engine::WalNormal => ("stock", "wal-normal"),
-            Engine::OnewriteConcurrent => ("onewrite", "log-concurrent"),
-            Engine::Truncate => ("stock", "truncate"),
+            CrowdEngine::Onewrite => ("onewrite", "log"),
+            CrowdEngine::OnewriteLate => ("onewrite", "log-late"),
+            CrowdEngine::WalFull => ("stock", "wal-full"),
+            CrowdEngine::WalFullLate => ("stock", "wal-full-late"),
+            CrowdEngine::WalNormal => ("stock", "wal-normal"),
+            CrowdEngine::OnewriteConcurrent => ("onewrite", "log-concurrent"),
+            CrowdEngine::Truncate => ("stock", "truncate"),
         }
     }
 
@@ -70,27 +70,27 @@ impl Engine {
 
     /// Whether its commits survive a power cut.
     pub fn is_durable(self) -> bool {
-        self != Engine::WalNormal
+        self != CrowdEngine::WalNormal
     }
 
     /// Its line of the card.
     pub fn describe(self) -> String {
         let busy = format!("busy timeout {} s", BUSY.as_secs());
         match self {
-            Engine::Onewrite => format!("scheme log, synchronous FULL, log of 4 MiB, {busy}"),
-            Engine::OnewriteLate => format!("scheme log, synchronous FULL, log of {LATE_LOG}, {busy}"),
-            Engine::OnewriteConcurrent => {
+            CrowdEngine::Onewrite => format!("scheme log, synchronous FULL, log of 4 MiB, {busy}"),
+            CrowdEngine::OnewriteLate => format!("scheme log, synchronous FULL, log of {LATE_LOG}, {busy}"),
+            CrowdEngine::OnewriteConcurrent => {
                 format!("scheme log, synchronous FULL, log of 4 MiB, concurrent=1, {busy}")
             }
-            Engine::WalNormal => format!("WAL, synchronous NORMAL, checkpoint at 1000 pages, {busy}"),
-            Engine::WalFull => format!("WAL, synchronous FULL, checkpoint at 1000 pages, {busy}"),
-            Engine::WalFullLate => format!("WAL, synchronous FULL, checkpoint at {LATE_PAGES} pages, {busy}"),
-            Engine::Truncate => format!("rollback journal TRUNCATE, synchronous FULL, {busy}"),
+            CrowdEngine::WalNormal => format!("WAL, synchronous NORMAL, checkpoint at 1000 pages, {busy}"),
+            CrowdEngine::WalFull => format!("WAL, synchronous FULL, checkpoint at 1000 pages, {busy}"),
+            CrowdEngine::WalFullLate => format!("WAL, synchronous FULL, checkpoint at {LATE_PAGES} pages, {busy}"),
+            CrowdEngine::Truncate => format!("rollback journal TRUNCATE, synchronous FULL, {busy}"),
         }
     }
 
     /// The card's values, from a connection to a new database in `dir`.
-    pub fn opened(self, dir: &Path) -> Result<Opened> {
+    pub fn opened(self, dir: &Path) -> Result<OpenedSettings> {
         let dir = tempfile::tempdir_in(dir)?;
         let c = self.open(&dir.path().join("db"))?;
         let text = |name: &str| -> Result<Option<String>> {
@@ -101,8 +101,8 @@ impl Engine {
                 _ => None,
             })
         };
-        let settings = Settings::read(&text, rusqlite::version().to_owned(), Vec::new())?;
-        Ok(Opened { settings, busy_timeout_ms: BUSY.as_millis(), prepared: true })
+        let settings = EngineSettings::read(&text, rusqlite::version().to_owned(), Vec::new())?;
+        Ok(OpenedSettings { settings, busy_timeout_ms: BUSY.as_millis(), prepared: true })
     }
 
     pub fn open(self, path: &Path) -> Result<Connection> {
@@ -121,16 +121,16 @@ impl Engine {
             Ok(c)
         };
         let c = match self {
-            Engine::Onewrite => onewrite("")?,
-            Engine::OnewriteConcurrent => onewrite("&concurrent=1")?,
-            Engine::OnewriteLate => onewrite(&format!("&log_size={LATE_LOG}"))?,
-            Engine::WalFull | Engine::WalNormal => stock("wal")?,
-            Engine::WalFullLate => {
+            CrowdEngine::Onewrite => onewrite("")?,
+            CrowdEngine::OnewriteConcurrent => onewrite("&concurrent=1")?,
+            CrowdEngine::OnewriteLate => onewrite(&format!("&log_size={LATE_LOG}"))?,
+            CrowdEngine::WalFull | CrowdEngine::WalNormal => stock("wal")?,
+            CrowdEngine::WalFullLate => {
                 let c = stock("wal")?;
                 c.pragma_update_and_check(None, "wal_autocheckpoint", LATE_PAGES, |_| Ok(()))?;
                 c
             }
-            Engine::Truncate => stock("truncate")?,
+            CrowdEngine::Truncate => stock("truncate")?,
         };
         c.pragma_update(None, "synchronous", if self.is_durable() { "FULL" } else { "NORMAL" })?;
         Ok(c)
@@ -139,9 +139,9 @@ impl Engine {
     /// The size of the log, write-ahead log or journal, in bytes.
     pub fn log_bytes(self, path: &Path) -> u64 {
         let suffix = match self {
-            Engine::Onewrite | Engine::OnewriteLate | Engine::OnewriteConcurrent => "-onewrite",
-            Engine::WalFull | Engine::WalFullLate | Engine::WalNormal => "-wal",
-            Engine::Truncate => "-journal",
+            CrowdEngine::Onewrite | CrowdEngine::OnewriteLate | CrowdEngine::OnewriteConcurrent => "-onewrite",
+            CrowdEngine::WalFull | CrowdEngine::WalFullLate | CrowdEngine::WalNormal => "-wal",
+            CrowdEngine::Truncate => "-journal",
         };
         let mut name = path.as_os_str().to_owned();
         name.push(suffix);

@@ -3,7 +3,7 @@
 //!
 //! | part | measures |
 //! |---|---|
-//! | `writers` | durable autocommit inserts of 1 to 16 connections (`--connections`), their shares |
+//! | `writers` | durable autocommit inserts of 1 to 16 connections (`--connections`); shares |
 //! | `readers` | a lookup by key: alone, beside four writers, and beside four of another database |
 //! | `long-reader` | four writers beside a read transaction that stays open; size of the log |
 //! | `concurrent` | long transactions, each in a table of its own: do they run at once, refusals |
@@ -23,69 +23,46 @@ mod worker;
 use crate::counting::device::{Device, Mount};
 use crate::numbers::measure::{INTERRUPTED, histogram, median, round};
 use crate::parameters::card::{self, Machine};
+use crate::parameters::suite::{CrowdPart, SuiteOptions};
 use crate::progress::Progress;
 use crate::report::leads::{self, Contender};
 
-use crate::Args;
-use crate::files::Files;
+use crate::files::OutputFiles;
 use crate::numbers::stats::{Known, Ratio};
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use engine::{Engine, Opened};
+use engine::{CrowdEngine, OpenedSettings};
 use rusqlite::Connection;
 use serde::Serialize;
-use shape::{Part, Shape};
-use std::collections::BTreeMap;
+use shape::SectionShape;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use worker::{Done, Order, Worker};
-pub use worker::{Place, process};
+use worker::{Worker, WorkerOrder, WorkerResult};
+pub use worker::{WorkerKind, process};
 
 const RUNS: usize = 5;
 
-/// Options of these suites alone.
-#[derive(Clone, Debug, clap::Args)]
-#[group(id = "connections-options")]
-pub struct Options {
-    /// Of the suites threads and processes, only this part; may be repeated
-    #[arg(long, value_name = "NAME", value_enum)]
-    part: Vec<Part>,
-    /// How long a section of the suites threads and processes is measured
-    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
-    section_ms: u64,
-    /// How many connections the parts writers and concurrent have, one after the other: up to 128
-    /// [default: 1,2,4,8 and 16 threads; concurrent 1,2,4]
-    #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=128))]
-    connections: Vec<u16>,
-    /// Rows that each transaction of the part concurrent reads: the time it takes inside (20000 are
-    /// some 2 ms)
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-    think_rows: u64,
-    /// Do the work of a connection of the suite processes (the bench calls itself with this)
-    #[arg(long, hide = true, value_name = "JSON")]
-    pub worker: Option<String>,
-}
-
 /// The numbers of a step of a section.
-struct Measured {
-    writers: Vec<Done>,
-    readers: Vec<Done>,
+struct MeasuredStep {
+    writers: Vec<WorkerResult>,
+    readers: Vec<WorkerResult>,
     log_bytes: u64,
 }
 
 /// Operations per second of all together, until the last was done.
-fn rate(of: &[Done]) -> f64 {
+fn rate(of: &[WorkerResult]) -> f64 {
     let longest_us = of.iter().map(|d| d.elapsed_us).max().unwrap_or(1).max(1);
     of.iter().map(|d| d.operations as f64).sum::<f64>() * 1e6 / longest_us as f64
 }
 
 /// The slowest by the mean of all.
-fn fairness(of: &[Done]) -> f64 {
+fn fairness(of: &[WorkerResult]) -> f64 {
     let each = || of.iter().map(|d| d.operations as f64 / d.elapsed_us.max(1) as f64);
     each().fold(f64::INFINITY, f64::min) / (each().sum::<f64>() / of.len() as f64).max(1e-12)
 }
 
-impl Measured {
+impl MeasuredStep {
     /// Those whom the section is about.
-    fn shown(&self) -> &[Done] {
+    fn shown(&self) -> &[WorkerResult] {
         if self.readers.is_empty() { &self.writers } else { &self.readers }
     }
 
@@ -99,7 +76,13 @@ impl Measured {
 }
 
 /// One section: every step of it.
-fn section(place: Place, dir: &Path, shape: &Shape, engine: Engine, seed: u64) -> Result<Vec<Measured>> {
+fn section(
+    place: WorkerKind,
+    dir: &Path,
+    shape: &SectionShape,
+    engine: CrowdEngine,
+    seed: u64,
+) -> Result<Vec<MeasuredStep>> {
     let dir = tempfile::tempdir_in(dir)?;
     let (path, other) = (dir.path().join("db"), dir.path().join("other"));
     // It stays open, as in a program whose connections come and go.
@@ -120,7 +103,7 @@ fn section(place: Place, dir: &Path, shape: &Shape, engine: Engine, seed: u64) -
     }
     let orders = (0..shape.writers + shape.readers).map(|number| {
         let writes = number < shape.writers;
-        Order {
+        WorkerOrder {
             engine,
             path: if writes && shape.writers_elsewhere { other.clone() } else { path.clone() },
             seed: seed ^ ((number as u64 + 1) << 40),
@@ -156,11 +139,11 @@ fn section(place: Place, dir: &Path, shape: &Shape, engine: Engine, seed: u64) -
 /// Lets all connections do each step together.
 fn drive(
     workers: &mut [Worker],
-    shape: &Shape,
-    engine: Engine,
+    shape: &SectionShape,
+    engine: CrowdEngine,
     path: &Path,
     keeper: &Connection,
-) -> Result<Vec<Measured>> {
+) -> Result<Vec<MeasuredStep>> {
     let mut measured = Vec::new();
     for step in &shape.steps {
         workers.iter_mut().try_for_each(Worker::wait_ready)?;
@@ -168,7 +151,7 @@ fn drive(
         let mut writers = workers.iter_mut().map(Worker::done).collect::<Result<Vec<_>>>()?;
         let readers = writers.split_off(shape.writers);
         shape.verify_step(*step, &writers, keeper)?;
-        measured.push(Measured { writers, readers, log_bytes: engine.log_bytes(path) });
+        measured.push(MeasuredStep { writers, readers, log_bytes: engine.log_bytes(path) });
         if INTERRUPTED.load(std::sync::atomic::Ordering::Relaxed) {
             bail!("interrupted");
         }
@@ -178,7 +161,7 @@ fn drive(
 
 /// One line of the table and of the JSON, with all that `bench compare` needs.
 #[derive(Serialize)]
-pub struct Row {
+pub struct CrowdRow {
     engine: &'static str,
     preset: &'static str,
     workload: String,
@@ -208,7 +191,7 @@ pub struct Row {
     log_bytes_max: u64,
 }
 
-impl Row {
+impl CrowdRow {
     /// Operations per second as shown, marked where they are not safe to quote.
     fn rate(&self) -> String {
         let mark = if self.tx_per_s_known.is_some_and(|known| known.steady) { "" } else { "~" };
@@ -217,19 +200,19 @@ impl Row {
 }
 
 #[derive(Serialize)]
-struct Json<'a> {
-    parameters: &'a Parameters,
-    results: &'a [Row],
+struct CrowdJson<'a> {
+    parameters: &'a CrowdParameters,
+    results: &'a [CrowdRow],
 }
 
 #[derive(Serialize)]
-struct Parameters {
+struct CrowdParameters {
     onewrite_version: &'static str,
     build: &'static str,
     sqlite_version: String,
     compile_options: Vec<String>,
     connections_in: &'static str,
-    engines: BTreeMap<String, Opened>,
+    engines: BTreeMap<String, OpenedSettings>,
     workloads: BTreeMap<String, String>,
     section_ms: u64,
     runs: usize,
@@ -239,7 +222,7 @@ struct Parameters {
     machine: Machine,
 }
 
-impl Parameters {
+impl CrowdParameters {
     /// The card in a few lines.
     fn short(&self) -> Vec<(String, String)> {
         let sqlite = format!("{}, {} build", self.sqlite_version, self.build);
@@ -248,18 +231,44 @@ impl Parameters {
     }
 }
 
-pub fn run(args: &Args, place: Place) -> Result<()> {
+/// The steps of each run of a section, by its shape's number and its engine.
+type Sections = BTreeMap<(usize, CrowdEngine), Vec<Vec<MeasuredStep>>>;
+
+/// A row of each step of each section.
+fn rows(shapes: &[SectionShape], engines: &[CrowdEngine], sections: &Sections) -> Result<Vec<CrowdRow>> {
+    let mut rows = Vec::new();
+    for (at, shape) in shapes.iter().enumerate() {
+        for step in 0..shape.steps.len() {
+            for engine in shape.engines(engines) {
+                let of = |engine| -> Vec<&MeasuredStep> {
+                    sections.get(&(at, engine)).into_iter().flatten().map(|steps| &steps[step]).collect()
+                };
+                let alone = shapes.iter().position(|s| s.name == shape.name && s.writers == 1 && s.readers == 0);
+                let one: Vec<&MeasuredStep> = alone
+                    .filter(|one| *one != at)
+                    .and_then(|one| sections.get(&(one, engine)))
+                    .into_iter()
+                    .flatten()
+                    .map(|steps| &steps[step])
+                    .collect();
+                rows.push(row(shape, step, engine, &of(engine), (&of(CrowdEngine::WalFull), &one))?);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     refuse(args, place)?;
     crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
-    let files = Files::create(&args.common)?;
+    let files = OutputFiles::create(&args.common)?;
     let engines = chosen(&args.only)?;
     let simulated = args.common.simulated.start(None)?;
     let parent = simulated.as_ref().map(|s| s.dir()).or(args.common.dir.as_deref()).unwrap_or(Path::new("."));
     let dir = tempfile::Builder::new().prefix("onewrite-bench-").tempdir_in(parent)?;
     let runs = args.common.runs.map_or(RUNS, |n| n as usize);
-    let mut connections: Vec<usize> = args.crowd.connections.iter().map(|n| usize::from(*n)).collect();
-    connections.sort_unstable();
-    connections.dedup();
+    let connections: BTreeSet<usize> = args.crowd.connections.iter().map(|n| usize::from(*n)).collect();
+    let connections: Vec<usize> = connections.into_iter().collect();
     let sizes = shape::Sizes {
         connections: &connections,
         ms: args.crowd.section_ms,
@@ -267,9 +276,9 @@ pub fn run(args: &Args, place: Place) -> Result<()> {
         think_rows: args.crowd.think_rows,
     };
     let shapes = shape::all(place, &args.crowd.part, &sizes);
-    let of = |shape: &Shape| -> Vec<Engine> { engines.iter().copied().filter(|e| shape.is_for(*e)).collect() };
+    let of = |shape: &SectionShape| shape.engines(&engines);
     let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>());
-    let mut sections: BTreeMap<(usize, Engine), Vec<Vec<Measured>>> = BTreeMap::new();
+    let mut sections = Sections::new();
     for run in 0..runs {
         for (at, shape) in shapes.iter().enumerate() {
             let engines = of(shape);
@@ -284,25 +293,7 @@ pub fn run(args: &Args, place: Place) -> Result<()> {
         }
     }
     progress.done();
-    let mut rows = Vec::new();
-    for (at, shape) in shapes.iter().enumerate() {
-        for step in 0..shape.steps.len() {
-            for engine in of(shape) {
-                let of = |engine| -> Vec<&Measured> {
-                    sections.get(&(at, engine)).into_iter().flatten().map(|steps| &steps[step]).collect()
-                };
-                let alone = shapes.iter().position(|s| s.name == shape.name && s.writers == 1 && s.readers == 0);
-                let one: Vec<&Measured> = alone
-                    .filter(|one| *one != at)
-                    .and_then(|one| sections.get(&(one, engine)))
-                    .into_iter()
-                    .flatten()
-                    .map(|steps| &steps[step])
-                    .collect();
-                rows.push(row(shape, step, engine, &of(engine), (&of(Engine::WalFull), &one))?);
-            }
-        }
-    }
+    let rows = rows(&shapes, &engines, &sections)?;
     ensure!(!rows.is_empty(), "nothing was measured: no part that was asked for is for these engines here");
     let (sqlite_version, compile_options) = card::sqlite()?;
     let mount = Mount::of(dir.path());
@@ -310,14 +301,14 @@ pub fn run(args: &Args, place: Place) -> Result<()> {
     let machine = Machine::look(dir.path(), mount.as_ref(), &device, simulated.as_ref());
     let measured = engines.iter().filter(|e| sections.keys().any(|(_, measured)| measured == *e));
     let opened = measured.map(|e| Ok((e.name(), e.opened(dir.path())?))).collect::<Result<_>>()?;
-    let parameters = Parameters {
+    let parameters = CrowdParameters {
         onewrite_version: env!("CARGO_PKG_VERSION"),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
         sqlite_version,
         compile_options,
-        connections_in: if place == Place::Threads { "threads of one process" } else { "processes of their own" },
+        connections_in: if place == WorkerKind::Threads { "threads of one process" } else { "processes of their own" },
         engines: opened,
-        workloads: shapes.iter().flat_map(Shape::describe).collect(),
+        workloads: shapes.iter().flat_map(SectionShape::describe).collect(),
         section_ms: args.crowd.section_ms,
         runs,
         run_order: "interleaved, order of engines turned per run",
@@ -335,28 +326,31 @@ pub fn run(args: &Args, place: Place) -> Result<()> {
     for line in card::lines(&parameters.short(), 118) {
         println!("{line}");
     }
-    files.write(&Json { parameters: &parameters, results: &rows }, || page::page(&parameters, &rows, &leads, &below))
+    files.write(&CrowdJson { parameters: &parameters, results: &rows }, || {
+        page::page(&parameters, &rows, &leads, &below)
+    })
 }
 
 /// Options that no part of the suite asked for heeds.
-fn refuse(args: &Args, place: Place) -> Result<()> {
+fn refuse(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     let parts = &args.crowd.part;
-    let has = |is: fn(Part) -> bool| parts.is_empty() || parts.iter().any(|part| is(*part));
+    let has = |is: fn(CrowdPart) -> bool| parts.is_empty() || parts.iter().any(|part| is(*part));
     let given = &args.common.given;
-    let counted = has(|part| part == Part::DbBench) || !given.any(&["--transactions"]);
-    let vary = has(|part| matches!(part, Part::Writers | Part::Concurrent)) || !given.any(&["--connections"]);
+    let counted = has(|part| part == CrowdPart::DbBench) || !given.any(&["--transactions"]);
+    let vary = has(|part| matches!(part, CrowdPart::Writers | CrowdPart::Concurrent)) || !given.any(&["--connections"]);
     ensure!(vary, "--connections would change nothing: it concerns the parts writers and concurrent");
-    let thinks = place == Place::Threads && has(|part| part == Part::Concurrent) || !given.any(&["--think-rows"]);
+    let thinks =
+        place == WorkerKind::Threads && has(|part| part == CrowdPart::Concurrent) || !given.any(&["--think-rows"]);
     ensure!(thinks, "--think-rows would change nothing: it concerns the part concurrent, by threads");
     ensure!(counted, "--transactions would change nothing: it scales the part db-bench, which is not measured");
-    let timed = has(|part| part != Part::DbBench) || !given.any(&["--section-ms"]);
+    let timed = has(|part| part != CrowdPart::DbBench) || !given.any(&["--section-ms"]);
     ensure!(timed, "--section-ms would change nothing: the part db-bench is as long as --transactions makes it");
     Ok(())
 }
 
 /// The page's first sentences: the engine that got most done in each workload, by as many
 /// connections as it had, and the cost of writers for a reader.
-fn leads(rows: &[Row]) -> Vec<String> {
+fn leads(rows: &[CrowdRow]) -> Vec<String> {
     let mut groups: Vec<(&str, usize)> = Vec::new();
     for row in rows {
         match groups.iter_mut().find(|(workload, _)| *workload == row.workload) {
@@ -367,8 +361,8 @@ fn leads(rows: &[Row]) -> Vec<String> {
     let mut all: Vec<String> = groups
         .into_iter()
         .filter_map(|(workload, most)| {
-            let of = |r: &&Row| r.workload == workload && r.threads == most;
-            let contender = |r: &Row| Contender {
+            let of = |r: &&CrowdRow| r.workload == workload && r.threads == most;
+            let contender = |r: &CrowdRow| Contender {
                 name: format!("{}/{}", r.engine, r.preset),
                 rate: r.tx_per_s,
                 runs: r.tx_per_s_runs.clone(),
@@ -378,8 +372,8 @@ fn leads(rows: &[Row]) -> Vec<String> {
             leads::sentence(&by, "operations", &rows.iter().filter(of).map(contender).collect::<Vec<_>>())
         })
         .collect();
-    let p99 = |workload: &str, r: &Row| {
-        let same = |o: &&Row| o.workload == workload && (o.engine, o.preset) == (r.engine, r.preset);
+    let p99 = |workload: &str, r: &CrowdRow| {
+        let same = |o: &&CrowdRow| o.workload == workload && (o.engine, o.preset) == (r.engine, r.preset);
         rows.iter().find(same).and_then(|o| o.lookup_us_p99)
     };
     for r in rows.iter().filter(|r| r.workload == shape::BESIDE_WRITERS) {
@@ -402,36 +396,38 @@ fn leads(rows: &[Row]) -> Vec<String> {
 }
 
 /// The engines named with `--only`, and the one that ratios refer to.
-fn chosen(only: &[String]) -> Result<Vec<Engine>> {
+fn chosen(only: &[String]) -> Result<Vec<CrowdEngine>> {
     if only.is_empty() {
-        return Ok(Engine::ALL.to_vec());
+        return Ok(CrowdEngine::ALL.to_vec());
     }
     let named = |name: &String| {
-        let found = Engine::ALL.into_iter().find(|e| e.name() == *name);
-        let names = || Engine::ALL.map(Engine::name).join(", ");
+        let found = CrowdEngine::ALL.into_iter().find(|e| e.name() == *name);
+        let names = || CrowdEngine::ALL.map(CrowdEngine::name).join(", ");
         found.ok_or_else(|| anyhow!("--only: there is no `{name}` in this suite; choose from {}", names()))
     };
     only.iter().map(named).collect()
 }
 
 fn row(
-    shape: &Shape,
+    shape: &SectionShape,
     step: usize,
-    engine: Engine,
-    mine: &[&Measured],
-    (wal_full, one): (&[&Measured], &[&Measured]),
-) -> Result<Row> {
-    let rates = |of: &[&Measured]| of.iter().map(|m| rate(m.shown())).collect::<Vec<f64>>();
+    engine: CrowdEngine,
+    mine: &[&MeasuredStep],
+    (wal_full, one): (&[&MeasuredStep], &[&MeasuredStep]),
+) -> Result<CrowdRow> {
+    let rates = |of: &[&MeasuredStep]| of.iter().map(|m| rate(m.shown())).collect::<Vec<f64>>();
     let lookups = |percentile| -> Result<Option<f64>> {
         let each = mine.iter().map(|m| m.lookup_us(percentile)).collect::<Result<Vec<f64>>>()?;
         Ok(median(each).map(|v| round(v, 2)).filter(|_| shape.readers > 0))
     };
     let all = || mine.iter().flat_map(|m| m.shown());
     let beside = if shape.readers > 0 { shape.writers } else { 0 };
-    let seen = |of: fn(&Done) -> u64| mine.iter().flat_map(|m| m.writers.iter().chain(&m.readers)).map(of).sum::<u64>();
+    let seen = |of: fn(&WorkerResult) -> u64| {
+        mine.iter().flat_map(|m| m.writers.iter().chain(&m.readers)).map(of).sum::<u64>()
+    };
     let (done, busy_seen) = (seen(|d| d.operations), seen(|d| d.busy));
     let refused = 100.0 * busy_seen as f64 / (done + busy_seen).max(1) as f64;
-    Ok(Row {
+    Ok(CrowdRow {
         engine: engine.names().0,
         preset: engine.names().1,
         workload: shape.step_name(step),
@@ -442,7 +438,7 @@ fn row(
         tx_per_s_known: Known::of(&rates(mine)),
         ratio: Ratio::paired(&rates(mine), &rates(wal_full)),
         ratio_to_one: Ratio::paired(&rates(mine), &rates(one)),
-        refused_percent: (shape.part == Part::Concurrent).then(|| round(refused, 2)),
+        refused_percent: (shape.part == CrowdPart::Concurrent).then(|| round(refused, 2)),
         durable: engine.is_durable(),
         fairness: round(median(mine.iter().map(|m| fairness(m.shown()))).unwrap_or(0.0), 3),
         wait_ms_max: all().map(|d| d.wait_us_max as f64 / 1e3).fold(0.0, f64::max),
@@ -458,8 +454,8 @@ fn row(
 mod tests {
     use super::*;
 
-    fn done(operations: u64, elapsed_us: u64) -> Done {
-        Done { operations, elapsed_us, ..Done::default() }
+    fn done(operations: u64, elapsed_us: u64) -> WorkerResult {
+        WorkerResult { operations, elapsed_us, ..WorkerResult::default() }
     }
 
     #[test]
@@ -476,9 +472,11 @@ mod tests {
         crate::engines::register_onewrite().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let sizes = shape::Sizes { connections: &[], ms: 10, scale: 5, think_rows: 100 };
-        for shape in shape::all(Place::Threads, &[], &sizes).iter().filter(|s| s.connections() < 4 || s.long_reader) {
-            for engine in Engine::ALL.into_iter().filter(|e| shape.is_for(*e)) {
-                let steps = section(Place::Threads, dir.path(), shape, engine, 1).unwrap();
+        for shape in
+            shape::all(WorkerKind::Threads, &[], &sizes).iter().filter(|s| s.connections() < 4 || s.long_reader)
+        {
+            for engine in CrowdEngine::ALL.into_iter().filter(|e| shape.is_for(*e)) {
+                let steps = section(WorkerKind::Threads, dir.path(), shape, engine, 1).unwrap();
                 assert_eq!(steps.len(), shape.steps.len(), "{}", shape.name);
                 assert!(steps.iter().all(|m| rate(m.shown()) > 0.0), "{} {engine:?}", shape.name);
                 assert!(steps[0].readers.iter().all(|d| !d.latency_ns.is_empty()));
@@ -489,12 +487,12 @@ mod tests {
     #[test]
     fn a_lost_row_fails_the_section() {
         let sizes = shape::Sizes { connections: &[3, 64], ms: 10, scale: 5, think_rows: 100 };
-        let shapes = shape::all(Place::Threads, &[Part::Writers], &sizes);
-        assert_eq!(shapes.iter().map(Shape::connections).collect::<Vec<_>>(), [3, 64]);
+        let shapes = shape::all(WorkerKind::Threads, &[CrowdPart::Writers], &sizes);
+        assert_eq!(shapes.iter().map(SectionShape::connections).collect::<Vec<_>>(), [3, 64]);
         let shape = &shapes[0];
         let c = Connection::open_in_memory().unwrap();
         shape.prepare(&c, 1).unwrap();
-        let measured = |n| [Measured { writers: vec![done(n, 1)], readers: Vec::new(), log_bytes: 0 }];
+        let measured = |n| [MeasuredStep { writers: vec![done(n, 1)], readers: Vec::new(), log_bytes: 0 }];
         shape.verify(&c, &measured(0)).unwrap();
         let error = shape.verify(&c, &measured(1)).unwrap_err().to_string();
         assert!(error.contains("2000 rows") && error.contains("2001"), "{error}");

@@ -1,10 +1,10 @@
 //! The page of the suites `threads` and `processes`.
 
-use super::{Parameters, Row};
+use super::{CrowdParameters, CrowdRow};
 use crate::html::{self, plots};
 use anyhow::Result;
 
-pub fn page(parameters: &Parameters, rows: &[Row], leads: &[String], notes: &[String]) -> Result<String> {
+pub fn page(parameters: &CrowdParameters, rows: &[CrowdRow], leads: &[String], notes: &[String]) -> Result<String> {
     let text = format!(
         "SQLite {}, connections in {}, {} runs, {}. Ratios are medians of ratios taken run by run; the parameter card is \
          at the end.",
@@ -27,11 +27,11 @@ pub fn page(parameters: &Parameters, rows: &[Row], leads: &[String], notes: &[St
     html::end(out, notes)
 }
 
-fn label(row: &Row) -> String {
+fn label(row: &CrowdRow) -> String {
     format!("{} {}{}, {}", row.engine, row.preset, if row.durable { "" } else { " *" }, row.threads)
 }
 
-fn section(out: &mut String, workload: &str, rows: &[&Row]) -> Result<()> {
+fn section(out: &mut String, workload: &str, rows: &[&CrowdRow]) -> Result<()> {
     out.push_str(&format!("<h2>{}</h2>\n", html::escape(workload)));
     let mut engines: Vec<&str> = Vec::new();
     for row in rows {
@@ -39,7 +39,7 @@ fn section(out: &mut String, workload: &str, rows: &[&Row]) -> Result<()> {
             engines.push(row.preset);
         }
     }
-    let color = |row: &Row| engines.iter().position(|e| *e == row.preset).unwrap_or(0);
+    let color = |row: &CrowdRow| engines.iter().position(|e| *e == row.preset).unwrap_or(0);
     let lookups = rows.iter().any(|r| r.lookup_us_p50.is_some());
     let refused = rows.iter().any(|r| r.refused_percent.is_some());
     let heads = [
@@ -56,7 +56,7 @@ fn section(out: &mut String, workload: &str, rows: &[&Row]) -> Result<()> {
     let of_lookups = ["p50 µs", "p99 µs", "writes/s beside"].into_iter().filter(|_| lookups);
     let heads: Vec<String> = heads.chain(of_lookups).chain(["log KiB"]).map(str::to_owned).collect();
     let number = |v: Option<f64>, digits: usize| v.map_or(String::new(), |v| format!("{v:.digits$}"));
-    let cells = |row: &Row| {
+    let cells = |row: &CrowdRow| {
         let mark = if row.ratio.is_some_and(|r| !r.safe) { "~" } else { "" };
         let of_lookups =
             [number(row.lookup_us_p50, 1), number(row.lookup_us_p99, 1), number(row.writes_beside_per_s, 0)];
@@ -78,7 +78,7 @@ fn section(out: &mut String, workload: &str, rows: &[&Row]) -> Result<()> {
     let lines: Vec<_> = rows.iter().map(|row| (Some(color(row)), cells(row))).collect();
     html::table(out, &heads, &lines)?;
     out.push_str("<div class=\"plots\">\n");
-    let of = |row: &Row, median, runs| plots::Measured { label: label(row), color: color(row), median, runs };
+    let of = |row: &CrowdRow, median, runs| plots::MeasuredLine { label: label(row), color: color(row), median, runs };
     let all: Vec<_> = rows.iter().map(|r| of(r, r.tx_per_s, r.tx_per_s_runs.clone())).collect();
     let text = "of all connections together; median, small dots are the runs";
     html::figure(out, "Operations per second", text, &plots::medians(&all, "operations per second")?)?;

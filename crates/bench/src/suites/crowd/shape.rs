@@ -1,28 +1,12 @@
 //! The work of the sections: how many connections of which kind, in which steps, on which tables;
 //! and whether the acknowledged rows are there.
 
-use super::Measured;
-use super::engine::Engine;
-use super::worker::{Done, Place, ROWS, Step, VALUE_BYTES, keys};
+use super::MeasuredStep;
+use super::engine::CrowdEngine;
+use super::worker::{ROWS, VALUE_BYTES, WorkerKind, WorkerResult, WorkerStep, keys};
+use crate::parameters::suite::CrowdPart;
 use anyhow::{Result, ensure};
-use clap::ValueEnum;
 use rusqlite::Connection;
-
-/// A part of the suite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Part {
-    /// Durable inserts of 1 to 16 connections (--connections)
-    Writers,
-    /// Lookups alone, beside writers, and beside writers of another database
-    Readers,
-    /// Writers beside a read transaction that stays open
-    LongReader,
-    /// DB Bench by two connections
-    DbBench,
-    /// Connections of one process (--connections), each in a table of its own: an insert and a read
-    /// of many rows (--think-rows) in a transaction
-    Concurrent,
-}
 
 const BESIDE: usize = 4;
 /// Names of the readers' steps.
@@ -30,8 +14,8 @@ pub const BESIDE_WRITERS: &str = "lookups beside writers";
 pub const WRITERS_ELSEWHERE: &str = "lookups, writers elsewhere";
 
 /// A section's form.
-pub struct Shape {
-    pub part: Part,
+pub struct SectionShape {
+    pub part: CrowdPart,
     pub name: String,
     pub writers: usize,
     pub readers: usize,
@@ -40,7 +24,7 @@ pub struct Shape {
     /// A read transaction is open all the time.
     pub long_reader: bool,
     /// Of the writers; of the readers where there are no writers.
-    pub steps: Vec<Step>,
+    pub steps: Vec<WorkerStep>,
     /// Rows of each connection's table, of DB Bench and where transactions take time.
     items: u64,
 }
@@ -57,78 +41,85 @@ pub struct Sizes<'a> {
 }
 
 /// All of these parts, of every part where none is named.
-pub fn all(place: Place, parts: &[Part], sizes: &Sizes<'_>) -> Vec<Shape> {
+pub fn all(place: WorkerKind, parts: &[CrowdPart], sizes: &Sizes<'_>) -> Vec<SectionShape> {
     let Sizes { connections, ms, scale, think_rows } = *sizes;
     let or = |usual: &'static [usize]| if connections.is_empty() { usual.to_vec() } else { connections.to_vec() };
-    let plain = |part, name: &str, writers, readers| Shape {
+    let plain = |part, name: &str, writers, readers| SectionShape {
         part,
         name: name.to_owned(),
         writers,
         readers,
         writers_elsewhere: false,
         long_reader: false,
-        steps: vec![if writers > 0 { Step::Insert { ms } } else { Step::Lookup { ms } }],
+        steps: vec![if writers > 0 { WorkerStep::Insert { ms } } else { WorkerStep::Lookup { ms } }],
         items: 0,
     };
-    let writers = or(if place == Place::Threads { &[1, 2, 4, 8, 16] } else { &[1, 2, 4, 8] });
-    let mut all: Vec<Shape> = writers.iter().map(|n| plain(Part::Writers, "inserts", *n, 0)).collect();
-    all.push(plain(Part::Readers, "lookups", 0, 1));
-    all.push(plain(Part::Readers, BESIDE_WRITERS, BESIDE, 1));
-    let elsewhere = plain(Part::Readers, WRITERS_ELSEWHERE, BESIDE, 1);
-    all.push(Shape { writers_elsewhere: true, ..elsewhere });
-    let long = plain(Part::LongReader, "inserts, long reader", BESIDE, 0);
-    all.push(Shape { long_reader: true, ..long });
+    let writers = or(if place == WorkerKind::Threads { &[1, 2, 4, 8, 16] } else { &[1, 2, 4, 8] });
+    let mut all: Vec<SectionShape> = writers.iter().map(|n| plain(CrowdPart::Writers, "inserts", *n, 0)).collect();
+    all.push(plain(CrowdPart::Readers, "lookups", 0, 1));
+    all.push(plain(CrowdPart::Readers, BESIDE_WRITERS, BESIDE, 1));
+    let elsewhere = plain(CrowdPart::Readers, WRITERS_ELSEWHERE, BESIDE, 1);
+    all.push(SectionShape { writers_elsewhere: true, ..elsewhere });
+    let long = plain(CrowdPart::LongReader, "inserts, long reader", BESIDE, 0);
+    all.push(SectionShape { long_reader: true, ..long });
     let n = |of_1000: u64| (of_1000 * scale / 1000).max(1);
-    let updates = |overlapping| Step::ItemUpdates { n: n(1000), overlapping };
-    all.push(Shape {
+    let updates = |overlapping| WorkerStep::ItemUpdates { n: n(1000), overlapping };
+    all.push(SectionShape {
         steps: vec![
-            Step::ItemInserts(n(1000)),
-            Step::ItemSearches(n(20_000)),
-            Step::ItemRows(n(20_000)),
+            WorkerStep::ItemInserts(n(1000)),
+            WorkerStep::ItemSearches(n(20_000)),
+            WorkerStep::ItemRows(n(20_000)),
             updates(true),
             updates(false),
-            Step::ItemDeletes(n(10_000)),
+            WorkerStep::ItemDeletes(n(10_000)),
         ],
         items: n(20_000),
-        ..plain(Part::DbBench, "DB Bench", 2, 0)
+        ..plain(CrowdPart::DbBench, "DB Bench", 2, 0)
     });
     // Transactions at once are for one process.
-    if place == Place::Threads {
-        all.extend(or(&[1, 2, 4]).into_iter().map(|n| Shape {
-            steps: vec![Step::Think { ms, rows: think_rows }],
+    if place == WorkerKind::Threads {
+        all.extend(or(&[1, 2, 4]).into_iter().map(|n| SectionShape {
+            steps: vec![WorkerStep::Think { ms, rows: think_rows }],
             items: think_rows,
-            ..plain(Part::Concurrent, "insert and read, own tables", n, 0)
+            ..plain(CrowdPart::Concurrent, "insert and read, own tables", n, 0)
         }));
     }
     all.retain(|shape| parts.is_empty() || parts.contains(&shape.part));
     all
 }
 
-impl Shape {
+impl SectionShape {
+    /// Those of `all` that do the section.
+    pub fn engines(&self, all: &[CrowdEngine]) -> Vec<CrowdEngine> {
+        all.iter().copied().filter(|engine| self.is_for(*engine)).collect()
+    }
+
     pub fn connections(&self) -> usize {
         if self.readers > 0 { self.readers } else { self.writers }
     }
 
     /// Whether it is for this engine: those with a late checkpoint do DB Bench, and with a rollback
     /// journal no connection commits beside an open read transaction.
-    pub fn is_for(&self, engine: Engine) -> bool {
+    pub fn is_for(&self, engine: CrowdEngine) -> bool {
         match self.part {
-            Part::DbBench => {
-                Engine::USUAL.contains(&engine) || [Engine::OnewriteLate, Engine::WalFullLate].contains(&engine)
+            CrowdPart::DbBench => {
+                CrowdEngine::USUAL.contains(&engine)
+                    || [CrowdEngine::OnewriteLate, CrowdEngine::WalFullLate].contains(&engine)
             }
-            Part::LongReader => [Engine::Onewrite, Engine::WalFull].contains(&engine),
-            Part::Writers => Engine::USUAL.contains(&engine) || engine == Engine::WalNormal,
-            Part::Readers => Engine::USUAL.contains(&engine),
-            Part::Concurrent => {
-                [Engine::Onewrite, Engine::OnewriteConcurrent, Engine::WalFull, Engine::WalNormal].contains(&engine)
+            CrowdPart::LongReader => [CrowdEngine::Onewrite, CrowdEngine::WalFull].contains(&engine),
+            CrowdPart::Writers => CrowdEngine::USUAL.contains(&engine) || engine == CrowdEngine::WalNormal,
+            CrowdPart::Readers => CrowdEngine::USUAL.contains(&engine),
+            CrowdPart::Concurrent => {
+                [CrowdEngine::Onewrite, CrowdEngine::OnewriteConcurrent, CrowdEngine::WalFull, CrowdEngine::WalNormal]
+                    .contains(&engine)
             }
         }
     }
 
     /// The readers' steps beside those of the writers.
-    pub fn reader_steps(&self) -> Vec<Step> {
-        let reads = |step: &Step| match *step {
-            Step::Insert { ms } => Step::Lookup { ms },
+    pub fn reader_steps(&self) -> Vec<WorkerStep> {
+        let reads = |step: &WorkerStep| match *step {
+            WorkerStep::Insert { ms } => WorkerStep::Lookup { ms },
             other => other,
         };
         self.steps.iter().map(reads).collect()
@@ -136,13 +127,13 @@ impl Shape {
 
     pub fn step_name(&self, step: usize) -> String {
         match self.steps[step] {
-            Step::Insert { .. } | Step::Lookup { .. } | Step::Think { .. } => self.name.clone(),
-            Step::ItemInserts(_) => "DB Bench: inserts".to_owned(),
-            Step::ItemSearches(_) => "DB Bench: searches".to_owned(),
-            Step::ItemRows(_) => "DB Bench: rows in turn".to_owned(),
-            Step::ItemDeletes(_) => "DB Bench: deletes".to_owned(),
-            Step::ItemUpdates { overlapping: true, .. } => "DB Bench: updates, overlapping".to_owned(),
-            Step::ItemUpdates { .. } => "DB Bench: updates, apart".to_owned(),
+            WorkerStep::Insert { .. } | WorkerStep::Lookup { .. } | WorkerStep::Think { .. } => self.name.clone(),
+            WorkerStep::ItemInserts(_) => "DB Bench: inserts".to_owned(),
+            WorkerStep::ItemSearches(_) => "DB Bench: searches".to_owned(),
+            WorkerStep::ItemRows(_) => "DB Bench: rows in turn".to_owned(),
+            WorkerStep::ItemDeletes(_) => "DB Bench: deletes".to_owned(),
+            WorkerStep::ItemUpdates { overlapping: true, .. } => "DB Bench: updates, overlapping".to_owned(),
+            WorkerStep::ItemUpdates { .. } => "DB Bench: updates, apart".to_owned(),
         }
     }
 
@@ -150,23 +141,27 @@ impl Shape {
     pub fn describe(&self) -> Vec<(String, String)> {
         let long = if self.long_reader { ", beside a read transaction that stays open" } else { "" };
         let own = "each connection on a table of its own with";
-        let describe = |step: &Step| match *step {
-            Step::Insert { ms } | Step::Lookup { ms } => format!(
+        let describe = |step: &WorkerStep| match *step {
+            WorkerStep::Insert { ms } | WorkerStep::Lookup { ms } => format!(
                 "{} writers{}, {} readers, {ms} ms{long}; {ROWS} rows before, values of {VALUE_BYTES} B, random keys",
                 self.writers,
                 if self.writers_elsewhere { " of another database" } else { "" },
                 self.readers
             ),
-            Step::Think { ms, rows } => format!(
+            WorkerStep::Think { ms, rows } => format!(
                 "{} connections, {ms} ms, {own} {rows} rows and an index; a transaction is BEGIN, one insert, a read of \
                  those {rows} rows, COMMIT; what is refused is done again",
                 self.writers
             ),
-            Step::ItemInserts(n) => format!("{n} rows, a transaction each, {own} {} rows and an index", self.items),
-            Step::ItemSearches(n) => format!("{n} searches by an index, {own} {} rows", self.items),
-            Step::ItemRows(n) => format!("{n} rows by their key, in one statement"),
-            Step::ItemDeletes(n) => format!("{n} rows, a transaction each, {own} {} rows and an index", self.items),
-            Step::ItemUpdates { n, overlapping } => format!(
+            WorkerStep::ItemInserts(n) => {
+                format!("{n} rows, a transaction each, {own} {} rows and an index", self.items)
+            }
+            WorkerStep::ItemSearches(n) => format!("{n} searches by an index, {own} {} rows", self.items),
+            WorkerStep::ItemRows(n) => format!("{n} rows by their key, in one statement"),
+            WorkerStep::ItemDeletes(n) => {
+                format!("{n} rows, a transaction each, {own} {} rows and an index", self.items)
+            }
+            WorkerStep::ItemUpdates { n, overlapping } => format!(
                 "{n} rows, a transaction each, {}",
                 if overlapping { "all connections in one table" } else { "each connection in its own table" }
             ),
@@ -203,7 +198,7 @@ impl Shape {
     }
 
     /// After a step, everything it acknowledged is seen by another connection.
-    pub fn verify_step(&self, step: Step, done: &[Done], c: &Connection) -> Result<()> {
+    pub fn verify_step(&self, step: WorkerStep, done: &[WorkerResult], c: &Connection) -> Result<()> {
         let sum = |what: &str| -> Result<i64> {
             let tables = (0..self.writers).map(|own| format!("(SELECT {what} FROM item{own})"));
             Ok(c.query_row(&format!("SELECT {}", tables.collect::<Vec<_>>().join(" + ")), [], |r| r.get(0))?)
@@ -211,13 +206,16 @@ impl Shape {
         let operations = done.iter().map(|d| d.operations).sum::<u64>() as i64;
         let rows = self.items as i64 * self.writers as i64;
         let (what, wanted) = match step {
-            Step::ItemInserts(_) | Step::Think { .. } => ("count(*)", rows + operations),
+            WorkerStep::ItemInserts(_) | WorkerStep::Think { .. } => ("count(*)", rows + operations),
             // Before them as many as they find now were inserted.
-            Step::ItemUpdates { overlapping: true, .. } => ("total(hits)", operations),
-            Step::ItemUpdates { .. } => ("total(hits)", 2 * operations),
+            WorkerStep::ItemUpdates { overlapping: true, .. } => ("total(hits)", operations),
+            WorkerStep::ItemUpdates { .. } => ("total(hits)", 2 * operations),
             // A tenth of the deleted rows was inserted before.
-            Step::ItemDeletes(_) => ("count(*)", rows + self.inserted() * self.writers as i64 - operations),
-            Step::Insert { .. } | Step::Lookup { .. } | Step::ItemSearches(_) | Step::ItemRows(_) => return Ok(()),
+            WorkerStep::ItemDeletes(_) => ("count(*)", rows + self.inserted() * self.writers as i64 - operations),
+            WorkerStep::Insert { .. }
+            | WorkerStep::Lookup { .. }
+            | WorkerStep::ItemSearches(_)
+            | WorkerStep::ItemRows(_) => return Ok(()),
         };
         let found = sum(&format!("CAST({what} AS INTEGER)"))?;
         ensure!(found == wanted, "{}: {what} is {found} where {wanted} was acknowledged", self.name);
@@ -226,12 +224,12 @@ impl Shape {
 
     /// The rows that each of DB Bench's connections inserts.
     fn inserted(&self) -> i64 {
-        let count = |step: &Step| if let Step::ItemInserts(n) = step { *n as i64 } else { 0 };
+        let count = |step: &WorkerStep| if let WorkerStep::ItemInserts(n) = step { *n as i64 } else { 0 };
         self.steps.iter().map(count).sum()
     }
 
     /// Everything that was acknowledged is in the file, as stock SQLite sees it.
-    pub fn verify(&self, c: &Connection, measured: &[Measured]) -> Result<()> {
+    pub fn verify(&self, c: &Connection, measured: &[MeasuredStep]) -> Result<()> {
         if self.items == 0 {
             let writers = measured.iter().flat_map(|m| &m.writers).filter(|_| !self.writers_elsewhere);
             let wanted = ROWS + writers.map(|d| d.operations).sum::<u64>();

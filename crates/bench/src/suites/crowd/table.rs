@@ -1,12 +1,13 @@
 //! The table of the suites `threads` and `processes`, and the lines below it.
 
-use super::Row;
-use super::engine::{BUSY, Engine};
-use super::shape::{Part, Shape};
-use super::worker::{Place, VALUE_BYTES};
+use super::CrowdRow;
+use super::engine::{BUSY, CrowdEngine};
+use super::shape::SectionShape;
+use super::worker::{VALUE_BYTES, WorkerKind};
+use crate::parameters::suite::CrowdPart;
 use comfy_table::{CellAlignment, Table, TableStyle};
 
-pub fn table(rows: &[Row]) -> Table {
+pub fn table(rows: &[CrowdRow]) -> Table {
     let mut t = Table::new();
     t.load_style(TableStyle::new());
     t.set_header([
@@ -60,8 +61,14 @@ pub fn table(rows: &[Row]) -> Table {
     t
 }
 
-pub fn below(place: Place, shapes: &[Shape], engines: &[Engine], runs: usize, section_ms: u64) -> Vec<String> {
-    let place = if place == Place::Threads { "a thread" } else { "a process" };
+pub fn below(
+    place: WorkerKind,
+    shapes: &[SectionShape],
+    engines: &[CrowdEngine],
+    runs: usize,
+    section_ms: u64,
+) -> Vec<String> {
+    let place = if place == WorkerKind::Threads { "a thread" } else { "a process" };
     let mut lines = vec![
         format!(
             "by: connections, each in {place} of its own. Inserts are durable, autocommit, of {VALUE_BYTES} B at random \
@@ -76,7 +83,7 @@ pub fn below(place: Place, shapes: &[Shape], engines: &[Engine], runs: usize, se
     if engines.iter().any(|e| !e.is_durable() && shapes.iter().any(|s| s.is_for(*e))) {
         lines.push("* not durable: a power cut may take the newest commits.".to_owned());
     }
-    if shapes.iter().any(|s| s.part == Part::Concurrent) {
+    if shapes.iter().any(|s| s.part == CrowdPart::Concurrent) {
         lines.push(
             "× one: by what one connection of that engine gets done. refused: of a hundred attempts at a transaction, those \
              that ended with BUSY, at COMMIT or before, and were done again."
@@ -90,9 +97,9 @@ pub fn below(place: Place, shapes: &[Shape], engines: &[Engine], runs: usize, se
                 .to_owned(),
         );
     }
-    if shapes.iter().any(|s| s.part == Part::DbBench) {
-        let of = |late: Engine| engines.contains(&late).then(|| format!("{}: {}", late.name(), late.describe()));
-        lines.extend([Engine::OnewriteLate, Engine::WalFullLate].into_iter().filter_map(of));
+    if shapes.iter().any(|s| s.part == CrowdPart::DbBench) {
+        let of = |late: CrowdEngine| engines.contains(&late).then(|| format!("{}: {}", late.name(), late.describe()));
+        lines.extend([CrowdEngine::OnewriteLate, CrowdEngine::WalFullLate].into_iter().filter_map(of));
     }
     if shapes.iter().any(|s| s.long_reader) {
         lines.push(

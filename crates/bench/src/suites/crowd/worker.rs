@@ -1,7 +1,7 @@
 //! One connection of a section: its orders, its work step by step, and its report. It lives in a
 //! thread or in a process of its own.
 
-use super::engine::{Engine, is_busy};
+use super::engine::{CrowdEngine, is_busy};
 use crate::numbers::measure::{INTERRUPTED, histogram};
 use crate::numbers::random::Random;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -20,7 +20,7 @@ pub const ROWS: u64 = 2_000;
 pub const VALUE_BYTES: usize = 128;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Step {
+pub enum WorkerStep {
     /// Durable autocommit inserts at random keys, for so long.
     Insert { ms: u64 },
     /// Lookups of rows that were there before, for so long.
@@ -42,20 +42,20 @@ pub enum Step {
 
 /// The orders of a connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Order {
-    pub engine: Engine,
+pub struct WorkerOrder {
+    pub engine: CrowdEngine,
     pub path: PathBuf,
     pub seed: u64,
     /// Which of the connections it is.
     pub number: usize,
     /// Seed and number of the rows that were there before.
     pub preloaded: (u64, u64),
-    pub steps: Vec<Step>,
+    pub steps: Vec<WorkerStep>,
 }
 
 /// The report of a step.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Done {
+pub struct WorkerResult {
     pub operations: u64,
     pub elapsed_us: u64,
     /// The longest that one operation took, or the end of the section if that came first.
@@ -73,7 +73,11 @@ pub fn keys((seed, rows): (u64, u64)) -> Vec<i64> {
 }
 
 /// Does everything, with `wait` before each step and `tell` after it.
-fn work(order: &Order, mut wait: impl FnMut() -> Result<()>, mut tell: impl FnMut(Done) -> Result<()>) -> Result<()> {
+fn work(
+    order: &WorkerOrder,
+    mut wait: impl FnMut() -> Result<()>,
+    mut tell: impl FnMut(WorkerResult) -> Result<()>,
+) -> Result<()> {
     let c = order.engine.open(&order.path)?;
     for step in &order.steps {
         let mut doer = Doer { order, c: &c, random: Random::new(order.seed), busy: 0 };
@@ -83,25 +87,50 @@ fn work(order: &Order, mut wait: impl FnMut() -> Result<()>, mut tell: impl FnMu
 }
 
 struct Doer<'a> {
-    order: &'a Order,
+    order: &'a WorkerOrder,
     c: &'a Connection,
     random: Random,
     busy: u64,
 }
 
 impl Doer<'_> {
+    /// Transactions of one insert and a read of `read` rows.
+    fn think(&mut self, bound: Bound, read: u64, wait: &mut impl FnMut() -> Result<()>) -> Result<WorkerResult> {
+        let (rows, own) = (self.order.preloaded.1, self.order.number);
+        let sql = |text: &str| self.c.prepare(text);
+        let [mut begin, mut commit, mut roll_back] = [sql("BEGIN")?, sql("COMMIT")?, sql("ROLLBACK")?];
+        let mut insert = sql(&format!("INSERT INTO item{own}(id, number, name) VALUES(?1, ?1 * 7, hex(?2))"))?;
+        let mut think =
+            sql(&format!("SELECT total(length(name) + number % 7) FROM item{own} NOT INDEXED WHERE id < ?1"))?;
+        wait()?;
+        self.repeat(bound, false, |key, i| {
+            begin.execute([])?;
+            let mut once = || -> rusqlite::Result<()> {
+                insert.execute(((rows + i) as i64, key))?;
+                think.query_row([read as i64], |r| r.get::<_, f64>(0))?;
+                commit.execute([]).map(drop)
+            };
+            let done = once();
+            // A refused transaction is rolled back, and then done again.
+            if done.is_err() && !self.c.is_autocommit() {
+                roll_back.execute([])?;
+            }
+            done
+        })
+    }
+
     /// Prepares, waits for the others, and does it.
-    fn step(&mut self, step: Step, wait: &mut impl FnMut() -> Result<()>) -> Result<Done> {
+    fn step(&mut self, step: WorkerStep, wait: &mut impl FnMut() -> Result<()>) -> Result<WorkerResult> {
         let (rows, own) = (self.order.preloaded.1, self.order.number);
         let sql = |text: &str| self.c.prepare(text);
         match step {
-            Step::Insert { ms } => {
+            WorkerStep::Insert { ms } => {
                 let mut insert = sql("INSERT INTO t VALUES(?1, ?2)")?;
                 let value = [own as u8; VALUE_BYTES];
                 wait()?;
                 self.repeat(Bound::Ms(ms), false, |key, _| insert.execute((key, &value[..])).map(drop))
             }
-            Step::Lookup { ms } => {
+            WorkerStep::Lookup { ms } => {
                 let keys = keys(self.order.preloaded);
                 let mut lookup = sql("SELECT v FROM t WHERE k = ?1")?;
                 wait()?;
@@ -109,40 +138,20 @@ impl Doer<'_> {
                     lookup.query_row([keys[key as usize % keys.len()]], |r| r.get_ref(0).map(drop))
                 })
             }
-            Step::Think { ms, rows: read } => {
-                let [mut begin, mut commit, mut roll_back] = [sql("BEGIN")?, sql("COMMIT")?, sql("ROLLBACK")?];
-                let mut insert = sql(&format!("INSERT INTO item{own}(id, number, name) VALUES(?1, ?1 * 7, hex(?2))"))?;
-                let mut think =
-                    sql(&format!("SELECT total(length(name) + number % 7) FROM item{own} NOT INDEXED WHERE id < ?1"))?;
-                wait()?;
-                self.repeat(Bound::Ms(ms), false, |key, i| {
-                    begin.execute([])?;
-                    let mut once = || -> rusqlite::Result<()> {
-                        insert.execute(((rows + i) as i64, key))?;
-                        think.query_row([read as i64], |r| r.get::<_, f64>(0))?;
-                        commit.execute([]).map(drop)
-                    };
-                    let done = once();
-                    // A refused transaction is rolled back, and then done again.
-                    if done.is_err() && !self.c.is_autocommit() {
-                        roll_back.execute([])?;
-                    }
-                    done
-                })
-            }
-            Step::ItemInserts(n) => {
+            WorkerStep::Think { ms, rows: read } => self.think(Bound::Ms(ms), read, wait),
+            WorkerStep::ItemInserts(n) => {
                 let mut insert = sql(&format!("INSERT INTO item{own}(id, number, name) VALUES(?1, ?1 * 7, hex(?2))"))?;
                 wait()?;
                 self.repeat(Bound::Count(n), false, |key, i| insert.execute(((rows + i) as i64, key)).map(drop))
             }
-            Step::ItemSearches(n) => {
+            WorkerStep::ItemSearches(n) => {
                 let mut search = sql(&format!("SELECT name FROM item{own} WHERE number = ?1"))?;
                 wait()?;
                 self.repeat(Bound::Count(n), false, |key, _| {
                     search.query_row([key % rows as i64 * 7], |r| r.get_ref(0).map(drop))
                 })
             }
-            Step::ItemRows(n) => {
+            WorkerStep::ItemRows(n) => {
                 let mut iterate = sql(&format!("SELECT id, number, name FROM item{own} ORDER BY id LIMIT ?1"))?;
                 wait()?;
                 let mut found = 0;
@@ -159,14 +168,14 @@ impl Doer<'_> {
                 done.operations = n;
                 Ok(done)
             }
-            Step::ItemDeletes(n) => {
+            WorkerStep::ItemDeletes(n) => {
                 let mut order: Vec<i64> = (0..rows as i64).collect();
                 self.random.shuffle(&mut order);
                 let mut delete = sql(&format!("DELETE FROM item{own} WHERE id = ?1"))?;
                 wait()?;
                 self.repeat(Bound::Count(n), false, |_, i| delete.execute([order[i as usize]]).map(drop))
             }
-            Step::ItemUpdates { n, overlapping } => {
+            WorkerStep::ItemUpdates { n, overlapping } => {
                 let table = if overlapping { 0 } else { own };
                 let mut update = sql(&format!("UPDATE item{table} SET hits = hits + 1 WHERE id = ?1"))?;
                 wait()?;
@@ -188,7 +197,7 @@ impl Doer<'_> {
         bound: Bound,
         keep: bool,
         mut once: impl FnMut(i64, u64) -> rusqlite::Result<()>,
-    ) -> Result<Done> {
+    ) -> Result<WorkerResult> {
         let mut latency_ns = keep.then(histogram);
         let (mut operations, mut longest) = (0, Duration::ZERO);
         let begun = Instant::now();
@@ -216,7 +225,7 @@ impl Doer<'_> {
             }
             last = now;
         }
-        Ok(Done {
+        Ok(WorkerResult {
             operations,
             elapsed_us: begun.elapsed().as_micros().max(1) as u64,
             wait_us_max: longest.as_micros() as u64,
@@ -246,42 +255,46 @@ impl Bound {
 
 /// Threads of this process, or a process for each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum WorkerKind {
     Threads,
     Processes,
 }
 
 /// A connection at work, from outside.
 pub enum Worker {
-    Thread { go: Sender<()>, said: Receiver<Said>, thread: JoinHandle<Result<()>> },
+    Thread { go: Sender<()>, said: Receiver<WorkerMessage>, thread: JoinHandle<Result<()>> },
     Process { child: Child, go: ChildStdin, said: BufReader<ChildStdout> },
 }
 
 /// A message of a connection.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Said {
+pub enum WorkerMessage {
     Ready,
-    Did(Done),
+    Did(WorkerResult),
 }
 
 impl Worker {
     /// Starts it. It waits before its first step.
-    pub fn start(place: Place, order: Order) -> Result<Worker> {
+    pub fn start(place: WorkerKind, order: WorkerOrder) -> Result<Worker> {
         match place {
-            Place::Threads => {
+            WorkerKind::Threads => {
                 let (go, wait) = channel();
                 let (tell, said) = channel();
                 let thread = std::thread::spawn(move || {
                     let gone = || anyhow!("the section ended early");
                     work(
                         &order,
-                        || tell.send(Said::Ready).map_err(|_| gone()).and_then(|()| wait.recv().map_err(|_| gone())),
-                        |done| tell.send(Said::Did(done)).map_err(|_| gone()),
+                        || {
+                            tell.send(WorkerMessage::Ready)
+                                .map_err(|_| gone())
+                                .and_then(|()| wait.recv().map_err(|_| gone()))
+                        },
+                        |done| tell.send(WorkerMessage::Did(done)).map_err(|_| gone()),
                     )
                 });
                 Ok(Worker::Thread { go, said, thread })
             }
-            Place::Processes => {
+            WorkerKind::Processes => {
                 let mut child = Command::new(std::env::current_exe()?)
                     .args(["bench", "--worker", &serde_json::to_string(&order)?])
                     .stdin(Stdio::piped())
@@ -294,7 +307,7 @@ impl Worker {
         }
     }
 
-    fn hear(&mut self) -> Result<Said> {
+    fn hear(&mut self) -> Result<WorkerMessage> {
         match self {
             Worker::Thread { said, .. } => said.recv().context("a thread of the suite ended early"),
             Worker::Process { said, .. } => {
@@ -307,7 +320,7 @@ impl Worker {
 
     pub fn wait_ready(&mut self) -> Result<()> {
         let said = self.hear()?;
-        ensure!(matches!(said, Said::Ready), "a connection of the suite said {said:?} instead of Ready");
+        ensure!(matches!(said, WorkerMessage::Ready), "a connection of the suite said {said:?} instead of Ready");
         Ok(())
     }
 
@@ -318,10 +331,10 @@ impl Worker {
         }
     }
 
-    pub fn done(&mut self) -> Result<Done> {
+    pub fn done(&mut self) -> Result<WorkerResult> {
         match self.hear()? {
-            Said::Did(done) => Ok(done),
-            Said::Ready => Err(anyhow!("a connection of the suite said Ready too early")),
+            WorkerMessage::Did(done) => Ok(done),
+            WorkerMessage::Ready => Err(anyhow!("a connection of the suite said Ready too early")),
         }
     }
 
@@ -344,17 +357,17 @@ impl Worker {
 /// The process of a connection: it is told `order` and speaks by lines.
 pub fn process(order: &str) -> Result<()> {
     crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
-    let order: Order = serde_json::from_str(order).context("--worker is for the bench itself")?;
-    let say = |said: Said| -> Result<()> {
+    let order: WorkerOrder = serde_json::from_str(order).context("--worker is for the bench itself")?;
+    let say = |said: WorkerMessage| -> Result<()> {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}", serde_json::to_string(&said)?)?;
         Ok(out.flush()?)
     };
     let wait = || {
-        say(Said::Ready)?;
+        say(WorkerMessage::Ready)?;
         let mut line = String::new();
         ensure!(std::io::stdin().read_line(&mut line)? > 0, "the section ended early");
         Ok(())
     };
-    work(&order, wait, |done| say(Said::Did(done)))
+    work(&order, wait, |done| say(WorkerMessage::Did(done)))
 }

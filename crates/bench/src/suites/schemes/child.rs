@@ -1,8 +1,8 @@
 //! Sections in a process of their own, which the bench traces: to count its calls, or to kill it at
 //! one of them.
 
-use super::engine::Engine;
-use super::load::{self, Load, Operation, Table, Watch};
+use super::engine::SchemeEngine;
+use super::load::{self, Load, LoadTable, MeasureHooks, Operation};
 use crate::counting::syscalls::{self, Marks};
 use crate::engines::register_onewrite;
 use crate::engines::sql::Library;
@@ -14,7 +14,7 @@ use std::process::Command;
 
 /// The work of the process.
 #[derive(Serialize, Deserialize)]
-pub enum Work {
+pub enum ChildWork {
     /// A whole section; its transactions are between the marks.
     Section { load: Load },
     /// `before` transactions of one insert, then one of `inserts` between the marks.
@@ -24,11 +24,11 @@ pub enum Work {
 /// A section for the tracer, which the bench hands to its own program as JSON.
 #[derive(Serialize, Deserialize)]
 pub struct Child {
-    pub engine: Engine,
+    pub engine: SchemeEngine,
     pub library: Option<PathBuf>,
     pub dir: PathBuf,
     pub seed: u64,
-    pub work: Work,
+    pub work: ChildWork,
 }
 
 impl Child {
@@ -39,7 +39,7 @@ impl Child {
     }
 }
 
-impl Watch for Marks {
+impl MeasureHooks for Marks {
     fn begin(&mut self) -> Result<()> {
         Probe::begin(self)
     }
@@ -61,13 +61,13 @@ pub fn run(json: &str) -> Result<()> {
         }
     };
     match work {
-        Work::Section { load } => {
+        ChildWork::Section { load } => {
             let timed = load::section(&library, &engine, &load, &dir, seed, None, &mut Marks)?;
             println!("{}", timed.transactions);
             Ok(())
         }
-        Work::Crash { rows, before, inserts } => {
-            let mut table = Table::create(&library, &engine, &dir.join("db"), rows, seed)?;
+        ChildWork::Crash { rows, before, inserts } => {
+            let mut table = LoadTable::create(&library, &engine, &dir.join("db"), rows, seed)?;
             for _ in 0..before {
                 table.transact(Operation::Insert, 1)?;
             }

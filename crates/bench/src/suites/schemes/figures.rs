@@ -1,29 +1,29 @@
 //! The tables and figures that are measured: the work of each engine, and the metrics shown of it.
 
-use super::engine::{Engine, preset, truncate, wal, wal_every, with};
+use super::engine::{SchemeEngine, preset, truncate, wal, wal_every, with};
 use super::load::{Load, Operation};
-use super::recovery::Crash;
+use super::recovery::CrashedTransaction;
 
 /// The work of one cell of a figure.
 #[derive(Clone, Debug)]
-pub enum Work {
+pub enum CellWork {
     Timed(Load),
     Volume(Load),
-    Recovery(Crash),
+    Recovery(CrashedTransaction),
 }
 
 /// One engine at one point.
 #[derive(Clone, Debug)]
-pub struct Cell {
-    pub engine: Engine,
+pub struct FigureCell {
+    pub engine: SchemeEngine,
     /// The value that the figure varies.
     pub at: String,
-    pub work: Work,
+    pub work: CellWork,
 }
 
 /// A number that is shown of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Metric {
+pub enum FigureMetric {
     UsPerTx,
     TxPerS,
     /// Transactions per second by those of the engine that the figure refers to, at the same point.
@@ -44,31 +44,33 @@ pub enum Metric {
     ClosedMs,
 }
 
-impl Metric {
+impl FigureMetric {
     /// For people, and in the JSON.
     pub fn names(self) -> (&'static str, &'static str) {
         match self {
-            Metric::UsPerTx => ("µs", "us_per_tx"),
-            Metric::TxPerS => ("tx/s", "tx_per_s"),
-            Metric::Ratio => ("ratio", "ratio"),
-            Metric::PagesPerTx => ("dirty pages", "dirty_pages_per_tx"),
-            Metric::ThroughLog => ("% by log", "through_log_percent"),
-            Metric::KibDatabase => ("database", "kib_database_per_tx"),
-            Metric::KibLog => ("log", "kib_log_per_tx"),
-            Metric::KibJournal => ("fs journal", "kib_journal_per_tx"),
-            Metric::KibOther => ("other", "kib_other_per_tx"),
-            Metric::KibTotal => ("total", "kib_per_tx"),
-            Metric::WritesPerTx => ("writes", "block_writes_per_tx"),
-            Metric::FlushesPerTx => ("flushes", "flushes_per_tx"),
-            Metric::RecoveryMs => ("ms to row", "first_row_ms"),
-            Metric::ClosedMs => ("ms to close", "closed_ms"),
+            FigureMetric::UsPerTx => ("µs", "us_per_tx"),
+            FigureMetric::TxPerS => ("tx/s", "tx_per_s"),
+            FigureMetric::Ratio => ("ratio", "ratio"),
+            FigureMetric::PagesPerTx => ("dirty pages", "dirty_pages_per_tx"),
+            FigureMetric::ThroughLog => ("% by log", "through_log_percent"),
+            FigureMetric::KibDatabase => ("database", "kib_database_per_tx"),
+            FigureMetric::KibLog => ("log", "kib_log_per_tx"),
+            FigureMetric::KibJournal => ("fs journal", "kib_journal_per_tx"),
+            FigureMetric::KibOther => ("other", "kib_other_per_tx"),
+            FigureMetric::KibTotal => ("total", "kib_per_tx"),
+            FigureMetric::WritesPerTx => ("writes", "block_writes_per_tx"),
+            FigureMetric::FlushesPerTx => ("flushes", "flushes_per_tx"),
+            FigureMetric::RecoveryMs => ("ms to row", "first_row_ms"),
+            FigureMetric::ClosedMs => ("ms to close", "closed_ms"),
         }
     }
 
     pub fn digits(self) -> usize {
         match self {
-            Metric::UsPerTx | Metric::TxPerS => 0,
-            Metric::Ratio | Metric::PagesPerTx | Metric::WritesPerTx | Metric::FlushesPerTx => 2,
+            FigureMetric::UsPerTx | FigureMetric::TxPerS => 0,
+            FigureMetric::Ratio | FigureMetric::PagesPerTx | FigureMetric::WritesPerTx | FigureMetric::FlushesPerTx => {
+                2
+            }
             _ => 1,
         }
     }
@@ -80,24 +82,24 @@ pub struct Figure {
     pub title: &'static str,
     /// The setting that the columns vary; empty where they are the metrics.
     pub varies: &'static str,
-    pub metrics: &'static [Metric],
+    pub metrics: &'static [FigureMetric],
     /// The engine that ratios refer to.
     pub reference: Option<&'static str>,
-    pub cells: Vec<Cell>,
+    pub cells: Vec<FigureCell>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Size {
+pub struct FigureSize {
     pub transactions: usize,
     /// As many as the papers have.
     pub full: bool,
 }
 
-fn timed(engine: Engine, at: impl ToString, load: Load) -> Cell {
-    Cell { engine, at: at.to_string(), work: Work::Timed(load) }
+fn timed(engine: SchemeEngine, at: impl ToString, load: Load) -> FigureCell {
+    FigureCell { engine, at: at.to_string(), work: CellWork::Timed(load) }
 }
 
-pub fn all(size: Size) -> Vec<Figure> {
+pub fn all(size: FigureSize) -> Vec<Figure> {
     vec![
         checkpoint_intervals(size),
         volumes(size),
@@ -111,7 +113,7 @@ pub fn all(size: Size) -> Vec<Figure> {
     ]
 }
 
-fn checkpoint_intervals(size: Size) -> Figure {
+fn checkpoint_intervals(size: FigureSize) -> Figure {
     // Long enough for a checkpoint at the longest interval.
     let load = Load::new(Operation::Insert, 2000, size.transactions.max(600));
     let mut cells = vec![timed(preset("lsmvbt"), "none", load.clone()), timed(preset("mvbt"), "none", load.clone())];
@@ -120,14 +122,14 @@ fn checkpoint_intervals(size: Size) -> Figure {
         name: "ls-mvbt-6",
         title: "LS-MVBT Fig. 6: a single-row insert, by WAL checkpoint interval in pages; 2000 rows before",
         varies: "interval",
-        metrics: &[Metric::UsPerTx, Metric::PagesPerTx],
+        metrics: &[FigureMetric::UsPerTx, FigureMetric::PagesPerTx],
         reference: None,
         cells,
     }
 }
 
 /// The engines of the paper on Doubleheader Logging.
-fn doubleheader() -> Vec<Engine> {
+fn doubleheader() -> Vec<SchemeEngine> {
     vec![
         preset("off-opt"),
         preset("dhl-cc"),
@@ -142,31 +144,35 @@ fn doubleheader() -> Vec<Engine> {
     ]
 }
 
-fn volumes(size: Size) -> Figure {
+fn volumes(size: FigureSize) -> Figure {
     let load = Load::new(Operation::Insert, 2000, size.transactions);
     let mut engines = doubleheader();
     engines.extend([preset("off"), preset("mvbt"), preset("lsmvbt")]);
-    let cells = engines.into_iter().map(|engine| Cell { engine, at: String::new(), work: Work::Volume(load.clone()) });
+    let cells = engines.into_iter().map(|engine| FigureCell {
+        engine,
+        at: String::new(),
+        work: CellWork::Volume(load.clone()),
+    });
     Figure {
         name: "dhl-8",
         title: "DHL Fig. 8, LS-MVBT Fig. 8: KiB of a single-row insert by where they go; 2000 rows before",
         varies: "",
         metrics: &[
-            Metric::KibDatabase,
-            Metric::KibLog,
-            Metric::KibJournal,
-            Metric::KibOther,
-            Metric::KibTotal,
-            Metric::WritesPerTx,
-            Metric::FlushesPerTx,
-            Metric::ThroughLog,
+            FigureMetric::KibDatabase,
+            FigureMetric::KibLog,
+            FigureMetric::KibJournal,
+            FigureMetric::KibOther,
+            FigureMetric::KibTotal,
+            FigureMetric::WritesPerTx,
+            FigureMetric::FlushesPerTx,
+            FigureMetric::ThroughLog,
         ],
         reference: None,
         cells: cells.collect(),
     }
 }
 
-fn search_ratios(size: Size) -> Figure {
+fn search_ratios(size: FigureSize) -> Figure {
     let mut cells = Vec::new();
     for percent in [0, 20, 40, 60, 80, 93, 100] {
         let load = Load { search_percent: percent, ..Load::new(Operation::InsertDelete, 1000, 2 * size.transactions) };
@@ -177,31 +183,31 @@ fn search_ratios(size: Size) -> Figure {
         name: "ls-mvbt-9",
         title: "LS-MVBT Fig. 9: searches and inserts or deletes, by their ratio; 1000 rows",
         varies: "search:write",
-        metrics: &[Metric::TxPerS, Metric::Ratio],
+        metrics: &[FigureMetric::TxPerS, FigureMetric::Ratio],
         reference: Some("WAL"),
         cells,
     }
 }
 
-fn recovery_by_operations(size: Size) -> Figure {
+fn recovery_by_operations(size: FigureSize) -> Figure {
     let before = if size.full { 400 } else { 50 };
     let mut cells = Vec::new();
     for inserts in [10, 40, 160, 640, 2560] {
-        let work = Work::Recovery(Crash { rows: 1000, before, inserts });
-        let cell = |engine| Cell { engine, at: inserts.to_string(), work: work.clone() };
+        let work = CellWork::Recovery(CrashedTransaction { rows: 1000, before, inserts });
+        let cell = |engine| FigureCell { engine, at: inserts.to_string(), work: work.clone() };
         cells.extend([preset("lsmvbt"), wal(), truncate(), preset("log")].map(cell));
     }
     Figure {
         name: "ls-mvbt-10",
         title: "LS-MVBT Fig. 10: recovery, by inserts of the transaction that a crash interrupts; 1000 rows before",
         varies: "inserts",
-        metrics: &[Metric::RecoveryMs, Metric::ClosedMs],
+        metrics: &[FigureMetric::RecoveryMs, FigureMetric::ClosedMs],
         reference: None,
         cells,
     }
 }
 
-fn redistribution(size: Size) -> Figure {
+fn redistribution(size: FigureSize) -> Figure {
     let mut cells = Vec::new();
     for page_bytes in [512, 1024, 2048, 4096, 8192] {
         let load = Load::new(Operation::Insert, 0, size.transactions.max(300));
@@ -216,7 +222,7 @@ fn redistribution(size: Size) -> Figure {
         name: "ls-mvbt-11",
         title: "LS-MVBT Fig. 11: an insert with and without sibling redistribution, by page size; an empty table (scheme off)",
         varies: "page size",
-        metrics: &[Metric::UsPerTx, Metric::PagesPerTx],
+        metrics: &[FigureMetric::UsPerTx, FigureMetric::PagesPerTx],
         reference: None,
         cells,
     }
@@ -225,7 +231,7 @@ fn redistribution(size: Size) -> Figure {
 const WRITES: [(&str, Operation); 3] =
     [("insert", Operation::Insert), ("update", Operation::Update), ("delete", Operation::Delete)];
 
-fn combinations(size: Size) -> Figure {
+fn combinations(size: FigureSize) -> Figure {
     let mut cells = Vec::new();
     for (at, operation) in WRITES {
         let load = Load::new(operation, 1000, size.transactions);
@@ -243,13 +249,13 @@ fn combinations(size: Size) -> Figure {
         name: "ls-mvbt-12",
         title: "LS-MVBT Fig. 12: single-row transactions with each combination of optimisations; 1000 rows before",
         varies: "operation",
-        metrics: &[Metric::TxPerS, Metric::Ratio, Metric::ThroughLog],
+        metrics: &[FigureMetric::TxPerS, FigureMetric::Ratio, FigureMetric::ThroughLog],
         reference: Some("WAL"),
         cells,
     }
 }
 
-fn single_operations(size: Size) -> Figure {
+fn single_operations(size: FigureSize) -> Figure {
     let mut cells = Vec::new();
     for (at, operation) in WRITES {
         let load = Load::new(operation, 2000, 3 * size.transactions);
@@ -261,13 +267,13 @@ fn single_operations(size: Size) -> Figure {
         name: "dhl-7",
         title: "DHL Fig. 7: latency of single-row transactions; 2000 rows before",
         varies: "operation",
-        metrics: &[Metric::UsPerTx, Metric::Ratio, Metric::ThroughLog],
+        metrics: &[FigureMetric::UsPerTx, FigureMetric::Ratio, FigureMetric::ThroughLog],
         reference: Some("off-opt"),
         cells,
     }
 }
 
-fn operations_per_transaction(size: Size) -> Figure {
+fn operations_per_transaction(size: FigureSize) -> Figure {
     let mut cells = Vec::new();
     for (what, operation) in WRITES {
         for operations in [1, 2, 4, 8, 16] {
@@ -283,25 +289,25 @@ fn operations_per_transaction(size: Size) -> Figure {
         name: "dhl-10",
         title: "DHL Fig. 10: throughput by operations per transaction, and as a ratio to WAL; 2000 rows before",
         varies: "operations",
-        metrics: &[Metric::TxPerS, Metric::Ratio, Metric::ThroughLog],
+        metrics: &[FigureMetric::TxPerS, FigureMetric::Ratio, FigureMetric::ThroughLog],
         reference: Some("WAL"),
         cells,
     }
 }
 
-fn recovery_by_pages(size: Size) -> Figure {
+fn recovery_by_pages(size: FigureSize) -> Figure {
     let before = if size.full { 400 } else { 50 };
     let mut cells = Vec::new();
     for inserts in [1, 2, 4, 8, 16] {
-        let work = Work::Recovery(Crash { rows: 1200, before, inserts });
-        let cell = |engine| Cell { engine, at: inserts.to_string(), work: work.clone() };
+        let work = CellWork::Recovery(CrashedTransaction { rows: 1200, before, inserts });
+        let cell = |engine| FigureCell { engine, at: inserts.to_string(), work: work.clone() };
         cells.extend([preset("dhl-cc"), preset("mvbt-opt"), preset("dash"), wal(), preset("log")].map(cell));
     }
     Figure {
         name: "dhl-11",
         title: "DHL Fig. 11: recovery, by inserts (about as many pages) of the transaction that a crash interrupts; 1200 rows before",
         varies: "inserts",
-        metrics: &[Metric::RecoveryMs, Metric::ClosedMs],
+        metrics: &[FigureMetric::RecoveryMs, FigureMetric::ClosedMs],
         reference: None,
         cells,
     }

@@ -1,6 +1,6 @@
 //! The work of a section: a table of rows with random keys, and transactions on it.
 
-use super::engine::Engine;
+use super::engine::SchemeEngine;
 use crate::engines::sql::{Db, Library};
 use crate::numbers::measure::INTERRUPTED;
 use crate::numbers::random::Random;
@@ -60,12 +60,12 @@ impl Timed {
 }
 
 /// Something done right before the first and right after the last measured transaction.
-pub trait Watch {
+pub trait MeasureHooks {
     fn begin(&mut self) -> Result<()>;
     fn end(&mut self) -> Result<()>;
 }
 
-impl Watch for () {
+impl MeasureHooks for () {
     fn begin(&mut self) -> Result<()> {
         Ok(())
     }
@@ -75,7 +75,7 @@ impl Watch for () {
 }
 
 /// An open database with its rows.
-pub struct Table {
+pub struct LoadTable {
     db: Db,
     keys: Vec<i64>,
     random: Random,
@@ -83,12 +83,18 @@ pub struct Table {
     writes: usize,
 }
 
-impl Table {
+impl LoadTable {
     /// Makes the database at `path` with `rows` rows.
-    pub fn create(library: &Arc<Library>, engine: &Engine, path: &Path, rows: usize, seed: u64) -> Result<Table> {
+    pub fn create(
+        library: &Arc<Library>,
+        engine: &SchemeEngine,
+        path: &Path,
+        rows: usize,
+        seed: u64,
+    ) -> Result<LoadTable> {
         let db = engine.open(library, path)?;
         db.execute_batch("CREATE TABLE t(k INTEGER PRIMARY KEY, v BLOB NOT NULL)")?;
-        let mut table = Table { db, keys: Vec::new(), random: Random::new(seed), writes: 0 };
+        let mut table = LoadTable { db, keys: Vec::new(), random: Random::new(seed), writes: 0 };
         if rows > 0 {
             table.transact(Operation::Insert, rows)?;
         }
@@ -181,18 +187,18 @@ pub fn check(library: &Arc<Library>, path: &Path, rows: &[usize]) -> Result<()> 
 /// measured transactions is done; with a `limit`, it may end before the last of them.
 pub fn section(
     library: &Arc<Library>,
-    engine: &Engine,
+    engine: &SchemeEngine,
     load: &Load,
     dir: &Path,
     seed: u64,
     limit: Option<Duration>,
-    watch: &mut dyn Watch,
+    watch: &mut dyn MeasureHooks,
 ) -> Result<Timed> {
     let path = dir.join("db");
     let mut random = Random::new(seed ^ 0x5eed);
     // Enough for every one to be deleted.
     let taken = if load.operation == Operation::Delete { load.transactions + WARM_UP } else { 0 };
-    let mut table = Table::create(library, engine, &path, load.rows + taken * load.operations_per_tx, seed)?;
+    let mut table = LoadTable::create(library, engine, &path, load.rows + taken * load.operations_per_tx, seed)?;
     if load.rows > 0 {
         for _ in 0..WARM_UP {
             table.transact(load.operation, load.operations_per_tx)?;

@@ -20,15 +20,15 @@ mod recovery;
 mod table;
 mod volume;
 
-use crate::Args;
 use crate::counting::device::{Device, Mount};
 use crate::engines::sql::{Db, Library};
-use crate::files::Files;
+use crate::files::OutputFiles;
 use crate::numbers::measure::INTERRUPTED;
 use crate::parameters::card::{self, Machine};
+use crate::parameters::suite::SuiteOptions;
 use crate::progress::Progress;
 use anyhow::{Context, Result, bail};
-use figures::{Figure, Metric, Size, Work};
+use figures::{CellWork, Figure, FigureMetric, FigureSize};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -53,34 +53,34 @@ struct Sample {
     us_per_tx: Option<f64>,
     pages_per_tx: Option<f64>,
     through_log_percent: Option<f64>,
-    volume: Option<volume::Volume>,
+    volume: Option<volume::TransactionVolume>,
     recovered: Option<recovery::Recovered>,
 }
 
 impl Sample {
-    fn get(&self, metric: Metric) -> Option<f64> {
-        let volume = |of: fn(&volume::Volume) -> f64| self.volume.as_ref().map(of);
+    fn get(&self, metric: FigureMetric) -> Option<f64> {
+        let volume = |of: fn(&volume::TransactionVolume) -> f64| self.volume.as_ref().map(of);
         match metric {
-            Metric::UsPerTx => self.us_per_tx,
-            Metric::TxPerS => self.us_per_tx.map(|us| 1e6 / us),
-            Metric::Ratio => None,
-            Metric::PagesPerTx => self.pages_per_tx,
-            Metric::ThroughLog => self.through_log_percent,
-            Metric::KibDatabase => volume(|v| v.database),
-            Metric::KibLog => volume(|v| v.log),
-            Metric::KibJournal => volume(|v| v.journal),
-            Metric::KibOther => volume(|v| v.other),
-            Metric::KibTotal => volume(|v| v.database + v.log + v.journal + v.other),
-            Metric::WritesPerTx => volume(|v| v.writes),
-            Metric::FlushesPerTx => volume(|v| v.flushes),
-            Metric::RecoveryMs => self.recovered.map(|r| r.first_row.as_secs_f64() * 1e3),
-            Metric::ClosedMs => self.recovered.map(|r| r.closed.as_secs_f64() * 1e3),
+            FigureMetric::UsPerTx => self.us_per_tx,
+            FigureMetric::TxPerS => self.us_per_tx.map(|us| 1e6 / us),
+            FigureMetric::Ratio => None,
+            FigureMetric::PagesPerTx => self.pages_per_tx,
+            FigureMetric::ThroughLog => self.through_log_percent,
+            FigureMetric::KibDatabase => volume(|v| v.database),
+            FigureMetric::KibLog => volume(|v| v.log),
+            FigureMetric::KibJournal => volume(|v| v.journal),
+            FigureMetric::KibOther => volume(|v| v.other),
+            FigureMetric::KibTotal => volume(|v| v.database + v.log + v.journal + v.other),
+            FigureMetric::WritesPerTx => volume(|v| v.writes),
+            FigureMetric::FlushesPerTx => volume(|v| v.flushes),
+            FigureMetric::RecoveryMs => self.recovered.map(|r| r.first_row.as_secs_f64() * 1e3),
+            FigureMetric::ClosedMs => self.recovered.map(|r| r.closed.as_secs_f64() * 1e3),
         }
     }
 }
 
 /// The SQLite that everything runs in.
-struct Chosen {
+struct ChosenLibrary {
     library: Arc<Library>,
     path: Option<PathBuf>,
     /// The part that is left out, and the cure.
@@ -94,17 +94,17 @@ pub fn built() -> Result<PathBuf> {
 }
 
 /// The drop-in library named by `--library`, or the one built beside this program.
-pub fn drop_in(args: &Args) -> Result<Option<PathBuf>> {
+pub fn drop_in(args: &SuiteOptions) -> Result<Option<PathBuf>> {
     let path = match &args.library[..] {
         [] => Some(built()?).filter(|path| path.exists()),
         [one] => Some(one.clone()),
-        _ => bail!("the suite {} takes one --library: the drop-in libsqlite3", args.suite.0.name),
+        _ => bail!("the suite {NAME} takes one --library: the drop-in libsqlite3"),
     };
     path.map(|path| std::fs::canonicalize(&path).with_context(|| path.display().to_string())).transpose()
 }
 
 /// That one; else the SQLite in this program.
-fn choose(args: &Args) -> Result<Chosen> {
+fn choose(args: &SuiteOptions) -> Result<ChosenLibrary> {
     let path = drop_in(args)?;
     if let Some(path) = path {
         let library = Library::load(&path)?;
@@ -115,7 +115,7 @@ fn choose(args: &Args) -> Result<Chosen> {
                 path.display()
             );
         }
-        return Ok(Chosen { library, path: Some(path), missing: None });
+        return Ok(ChosenLibrary { library, path: Some(path), missing: None });
     }
     crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
     let missing = format!(
@@ -123,18 +123,18 @@ fn choose(args: &Args) -> Result<Chosen> {
          built: `cargo build --release -p onewrite-sqlite --features research` puts it at {}, where it is found; or name it with --library.",
         built()?.display()
     );
-    Ok(Chosen { library: Library::linked(), path: None, missing: Some(missing) })
+    Ok(ChosenLibrary { library: Library::linked(), path: None, missing: Some(missing) })
 }
 
 /// Measures, prints the tables, and writes the JSON asked for.
-pub fn run(args: &Args) -> Result<()> {
+pub fn run(args: &SuiteOptions) -> Result<()> {
     let chosen = choose(args)?;
-    let files = Files::create(&args.common)?;
+    let files = OutputFiles::create(&args.common)?;
     let asked = args.common.transactions.map(|n| n as usize);
     let transactions = asked.unwrap_or(TRANSACTIONS);
     let free = asked.is_none() && args.common.runs.is_none();
     let runs_asked = args.common.runs.map_or(RUNS, |n| n as usize);
-    let mut figures = figures::all(Size { transactions, full: transactions >= 1000 });
+    let mut figures = figures::all(FigureSize { transactions, full: transactions >= 1000 });
     if !args.only.is_empty() {
         let names = || figures.iter().map(|f| f.name).collect::<Vec<_>>().join(", ");
         if let Some(unknown) = args.only.iter().find(|name| !figures.iter().any(|f| f.name == **name)) {
@@ -149,7 +149,7 @@ pub fn run(args: &Args) -> Result<()> {
     let parent = args.common.dir.clone().unwrap_or_else(|| PathBuf::from("."));
     let parent = std::fs::canonicalize(&parent).with_context(|| parent.display().to_string())?;
     let dir = tempfile::Builder::new().prefix("onewrite-bench-").tempdir_in(&parent)?;
-    let mut suite = Suite {
+    let mut suite = SchemesSuite {
         chosen,
         dir: dir.path().to_owned(),
         seed: args.common.seed,
@@ -164,8 +164,8 @@ pub fn run(args: &Args) -> Result<()> {
     dir.close().context("removing the temporary directory")
 }
 
-struct Suite {
-    chosen: Chosen,
+struct SchemesSuite {
+    chosen: ChosenLibrary,
     dir: PathBuf,
     seed: u64,
     start: Instant,
@@ -178,7 +178,7 @@ struct Suite {
 /// By figure and cell, run by run.
 type Samples = Vec<Vec<Vec<Sample>>>;
 
-impl Suite {
+impl SchemesSuite {
     fn measure(&mut self, figures: &[Figure], runs_asked: usize) -> Result<(Samples, usize)> {
         let mut samples: Samples = figures.iter().map(|f| vec![Vec::new(); f.cells.len()]).collect();
         let sections: usize = figures.iter().map(|f| f.cells.len()).sum();
@@ -220,9 +220,15 @@ impl Suite {
     }
 
     /// One section; `None` where it cannot be had here, or is as it was in the first run.
-    fn cell(&mut self, cell: &figures::Cell, seed: u64, limit: Option<Duration>, run: usize) -> Result<Option<Sample>> {
+    fn cell(
+        &mut self,
+        cell: &figures::FigureCell,
+        seed: u64,
+        limit: Option<Duration>,
+        run: usize,
+    ) -> Result<Option<Sample>> {
         match &cell.work {
-            Work::Timed(load) => {
+            CellWork::Timed(load) => {
                 let dir = tempfile::tempdir_in(&self.dir)?;
                 let timed = load::section(&self.chosen.library, &cell.engine, load, dir.path(), seed, limit, &mut ())?;
                 let each = |n: f64| Some(n / timed.transactions as f64);
@@ -233,7 +239,7 @@ impl Suite {
                     ..Sample::default()
                 }))
             }
-            Work::Volume(load) => {
+            CellWork::Volume(load) => {
                 // Counts do not vary as times do.
                 if run > 0 || !self.has_counter() {
                     return Ok(None);
@@ -245,19 +251,19 @@ impl Suite {
                 let through_log_percent = timed.through_log_percent();
                 Ok(Some(Sample { volume: Some(volume), through_log_percent, ..Sample::default() }))
             }
-            Work::Recovery(crash) => {
-                let Chosen { library, path, .. } = &self.chosen;
+            CellWork::Recovery(crash) => {
+                let ChosenLibrary { library, path, .. } = &self.chosen;
                 let recovered = recovery::run(library, path.as_deref(), &cell.engine, crash, &self.dir, seed);
                 match recovered {
                     Ok(recovered) => Ok(Some(Sample { recovered: Some(recovered), ..Sample::default() })),
-                    Err(recovery::Failed::Untraceable(why)) => {
+                    Err(recovery::RecoveryFailure::Untraceable(why)) => {
                         let note = format!("recovery is n/a: {why}");
                         if !self.notes.contains(&note) {
                             self.notes.push(note);
                         }
                         Ok(None)
                     }
-                    Err(recovery::Failed::Other(e)) => Err(e),
+                    Err(recovery::RecoveryFailure::Other(e)) => Err(e),
                 }
             }
         }
@@ -281,7 +287,7 @@ impl Suite {
 
     fn report(
         &self,
-        files: Files,
+        files: OutputFiles,
         figures: &[Figure],
         samples: &Samples,
         runs: usize,
@@ -311,7 +317,7 @@ impl Suite {
         let mount = Mount::of(&self.dir);
         let machine = Machine::look(&self.dir, mount.as_ref(), &Device::under(&self.dir, mount.as_ref()), None);
         let cells = || figures.iter().flat_map(|f| &f.cells);
-        let parameters = Parameters {
+        let parameters = SchemesParameters {
             onewrite_version: env!("CARGO_PKG_VERSION"),
             build: if cfg!(debug_assertions) { "debug" } else { "release" },
             unknown: card::all_unknown(&machine, &BTreeMap::new()),
@@ -332,9 +338,9 @@ impl Suite {
             println!("{line}");
         }
         let page = || page::page(&parameters, figures, &values);
-        let rows = |(f, values): (&Figure, &Vec<table::Value>)| values.iter().map(|v| v.row(f)).collect::<Vec<_>>();
+        let rows = |(f, values): (&Figure, &Vec<table::CellValue>)| values.iter().map(|v| v.row(f)).collect::<Vec<_>>();
         files.write(
-            &Json { parameters: &parameters, results: figures.iter().zip(&values).flat_map(rows).collect() },
+            &SchemesJson { parameters: &parameters, results: figures.iter().zip(&values).flat_map(rows).collect() },
             page,
         )
     }
@@ -351,7 +357,7 @@ impl Suite {
 }
 
 #[derive(Serialize)]
-struct Parameters {
+struct SchemesParameters {
     onewrite_version: &'static str,
     build: &'static str,
     machine: Machine,
@@ -369,7 +375,7 @@ struct Parameters {
     notes: Vec<String>,
 }
 
-impl Parameters {
+impl SchemesParameters {
     /// The card in a few lines.
     fn short(&self) -> Vec<(String, String)> {
         let sqlite = format!("{}, {} build", self.sqlite, self.build);
@@ -379,7 +385,7 @@ impl Parameters {
 }
 
 #[derive(Serialize)]
-struct Json<'a> {
-    parameters: &'a Parameters,
-    results: Vec<table::Row>,
+struct SchemesJson<'a> {
+    parameters: &'a SchemesParameters,
+    results: Vec<table::SchemeRow>,
 }

@@ -1,12 +1,12 @@
 //! The page of the suite `schemes`: a section for each figure.
 
-use super::Parameters;
-use super::figures::{Figure, Metric};
-use super::table::{Value, distinct};
+use super::SchemesParameters;
+use super::figures::{Figure, FigureMetric};
+use super::table::{CellValue, distinct};
 use crate::html::{self, plots};
 use anyhow::Result;
 
-pub fn page(parameters: &Parameters, figures: &[Figure], values: &[Vec<Value>]) -> Result<String> {
+pub fn page(parameters: &SchemesParameters, figures: &[Figure], values: &[Vec<CellValue>]) -> Result<String> {
     let text = format!(
         "SQLite {}, {} runs, {} transactions a section or a multiple, {}. Medians; a ratio is the median of those taken run by run. \
          The parameter card is at the end.",
@@ -33,9 +33,13 @@ pub fn page(parameters: &Parameters, figures: &[Figure], values: &[Vec<Value>]) 
 
 /// The best engine in the first metric of a figure, at each of its points, and its lead over the
 /// one that ratios refer to, or over the next.
-fn lead(figure: &Figure, values: &[Value]) -> Option<String> {
-    let metric = if figure.metrics.contains(&Metric::KibTotal) { Metric::KibTotal } else { *figure.metrics.first()? };
-    let more_is_better = metric == Metric::TxPerS;
+fn lead(figure: &Figure, values: &[CellValue]) -> Option<String> {
+    let metric = if figure.metrics.contains(&FigureMetric::KibTotal) {
+        FigureMetric::KibTotal
+    } else {
+        *figure.metrics.first()?
+    };
+    let more_is_better = metric == FigureMetric::TxPerS;
     let at = |at: &str| -> Option<String> {
         let of = values.iter().filter(|v| v.at == at && v.metric == metric);
         let mut all: Vec<(&str, f64)> = of.filter_map(|v| Some((v.engine.as_str(), v.median?))).collect();
@@ -55,19 +59,20 @@ fn lead(figure: &Figure, values: &[Value]) -> Option<String> {
     (!each.is_empty()).then(|| format!("{}, {order} {}: {}.", figure.name, metric.names().0, each.join("; ")))
 }
 
-fn shown(value: Option<f64>, metric: Metric) -> String {
+fn shown(value: Option<f64>, metric: FigureMetric) -> String {
     value.map_or(String::new(), |v| format!("{v:.*}", metric.digits()))
 }
 
-fn find<'v>(values: &'v [Value], engine: &str, at: &str, metric: Metric) -> Option<&'v Value> {
+fn find<'v>(values: &'v [CellValue], engine: &str, at: &str, metric: FigureMetric) -> Option<&'v CellValue> {
     values.iter().find(|v| v.engine == engine && v.at == at && v.metric == metric)
 }
 
 /// The parts of a bar.
-const PARTS: [Metric; 4] = [Metric::KibDatabase, Metric::KibLog, Metric::KibJournal, Metric::KibOther];
+const PARTS: [FigureMetric; 4] =
+    [FigureMetric::KibDatabase, FigureMetric::KibLog, FigureMetric::KibJournal, FigureMetric::KibOther];
 
 /// A line for each engine with all metrics; bytes as stacked bars, everything else as bars.
-fn engines(out: &mut String, figure: &Figure, values: &[Value]) -> Result<()> {
+fn engines(out: &mut String, figure: &Figure, values: &[CellValue]) -> Result<()> {
     let names = distinct(values.iter().map(|v| v.engine.as_str()));
     let median = |engine: &str, metric| find(values, engine, "", metric).and_then(|v| v.median);
     let heads: Vec<String> =
@@ -86,10 +91,10 @@ fn engines(out: &mut String, figure: &Figure, values: &[Value]) -> Result<()> {
         let parts = html::parts(PARTS.iter().map(|m| m.names().0).enumerate());
         html::figure(out, "KiB per transaction", &parts, &plots::stacked(&stacked, "KiB per transaction")?)?;
     }
-    for metric in figure.metrics.iter().filter(|m| !PARTS.contains(m) && **m != Metric::KibTotal) {
+    for metric in figure.metrics.iter().filter(|m| !PARTS.contains(m) && **m != FigureMetric::KibTotal) {
         let of = |(color, engine): (usize, &&str)| {
-            let Value { median, runs, .. } = find(values, engine, "", *metric)?;
-            Some(plots::Measured { label: (*engine).to_owned(), color, median: (*median)?, runs: runs.clone() })
+            let CellValue { median, runs, .. } = find(values, engine, "", *metric)?;
+            Some(plots::MeasuredLine { label: (*engine).to_owned(), color, median: (*median)?, runs: runs.clone() })
         };
         let lines: Vec<_> = names.iter().enumerate().filter_map(of).collect();
         if !lines.is_empty() {
@@ -102,14 +107,14 @@ fn engines(out: &mut String, figure: &Figure, values: &[Value]) -> Result<()> {
 }
 
 /// For each metric a table of engines by points, and a picture with a line for each engine.
-fn points(out: &mut String, figure: &Figure, values: &[Value]) -> Result<()> {
+fn points(out: &mut String, figure: &Figure, values: &[CellValue]) -> Result<()> {
     let names = distinct(values.iter().map(|v| v.engine.as_str()));
     let points = distinct(values.iter().map(|v| v.at.as_str()));
     let median = |engine: &str, at: &str, metric| find(values, engine, at, metric).and_then(|v| v.median);
     let mut figures = String::new();
     for metric in figure.metrics {
         let name = match (metric, figure.reference) {
-            (Metric::Ratio, Some(reference)) => format!("× {reference}"),
+            (FigureMetric::Ratio, Some(reference)) => format!("× {reference}"),
             _ => metric.names().0.to_owned(),
         };
         let all = |engine: &str| -> Vec<Option<f64>> { points.iter().map(|at| median(engine, at, *metric)).collect() };

@@ -5,8 +5,8 @@
 //! a transaction of the WAL. Else it is one of several pages. So recovery has a transaction to
 //! undo, and all before it to find.
 
-use super::child::{Child, Work};
-use super::engine::Engine;
+use super::child::{Child, ChildWork};
+use super::engine::SchemeEngine;
 use super::load;
 use crate::counting::syscalls;
 use crate::engines::sql::Library;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Recovery after a crash in a transaction.
 #[derive(Clone, Debug)]
-pub struct Crash {
+pub struct CrashedTransaction {
     pub rows: usize,
     pub before: usize,
     pub inserts: usize,
@@ -34,38 +34,38 @@ pub struct Recovered {
 }
 
 /// Why there is no number.
-pub enum Failed {
+pub enum RecoveryFailure {
     /// Tracing is not allowed here, or the child could not be run under it.
     Untraceable(String),
     Other(anyhow::Error),
 }
 
-impl<E: Into<anyhow::Error>> From<E> for Failed {
-    fn from(e: E) -> Failed {
-        Failed::Other(e.into())
+impl<E: Into<anyhow::Error>> From<E> for RecoveryFailure {
+    fn from(e: E) -> RecoveryFailure {
+        RecoveryFailure::Other(e.into())
     }
 }
 
 pub fn run(
     library: &Arc<Library>,
     library_path: Option<&Path>,
-    engine: &Engine,
-    crash: &Crash,
+    engine: &SchemeEngine,
+    crash: &CrashedTransaction,
     dir: &Path,
     seed: u64,
-) -> Result<Recovered, Failed> {
+) -> Result<Recovered, RecoveryFailure> {
     let child = |dir: &Path| -> Result<Command> {
-        let Crash { rows, before, inserts } = *crash;
+        let CrashedTransaction { rows, before, inserts } = *crash;
         let (library, dir) = (library_path.map(Path::to_path_buf), dir.to_owned());
-        let work = Work::Crash { rows, before, inserts };
+        let work = ChildWork::Crash { rows, before, inserts };
         Child { engine: engine.clone(), library, dir, seed, work }.command()
     };
     let counted = tempfile::tempdir_in(dir)?;
-    let writes = syscalls::kill_before_write(child(counted.path())?, None).map_err(Failed::Untraceable)?;
+    let writes = syscalls::kill_before_write(child(counted.path())?, None).map_err(RecoveryFailure::Untraceable)?;
     check(writes > 0, engine, "made no write in a commit")?;
     drop(counted);
     let killed = tempfile::tempdir_in(dir)?;
-    syscalls::kill_before_write(child(killed.path())?, Some(writes)).map_err(Failed::Untraceable)?;
+    syscalls::kill_before_write(child(killed.path())?, Some(writes)).map_err(RecoveryFailure::Untraceable)?;
     // The rest of the process's writes in the kernel's cache is not recovery's to write.
     rustix::fs::syncfs(std::fs::File::open(killed.path())?)?;
     let path = killed.path().join("db");
@@ -81,7 +81,7 @@ pub fn run(
     Ok(Recovered { first_row, closed })
 }
 
-fn check(good: bool, engine: &Engine, otherwise: &str) -> Result<()> {
+fn check(good: bool, engine: &SchemeEngine, otherwise: &str) -> Result<()> {
     ensure!(good, "{} {otherwise}", engine.name);
     Ok(())
 }

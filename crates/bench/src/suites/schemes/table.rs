@@ -1,23 +1,23 @@
 //! The tables: a line for each engine, a column for each point or each metric.
 
 use super::Sample;
-use super::figures::{Figure, Metric};
+use super::figures::{Figure, FigureMetric};
 use crate::numbers::measure::{median, paired_ratio};
 use comfy_table::{Cell, CellAlignment, Table, TableStyle};
 use serde::Serialize;
 
 /// A cell's value of one metric.
-pub struct Value {
+pub struct CellValue {
     pub engine: String,
     pub at: String,
-    pub metric: Metric,
+    pub metric: FigureMetric,
     pub median: Option<f64>,
     pub runs: Vec<f64>,
 }
 
 /// One line of the JSON.
 #[derive(Serialize)]
-pub struct Row {
+pub struct SchemeRow {
     figure: &'static str,
     engine: String,
     varies: &'static str,
@@ -27,10 +27,10 @@ pub struct Row {
     runs: Vec<f64>,
 }
 
-impl Value {
-    pub fn row(&self, figure: &Figure) -> Row {
-        let Value { engine, at, metric, median, runs } = self;
-        Row {
+impl CellValue {
+    pub fn row(&self, figure: &Figure) -> SchemeRow {
+        let CellValue { engine, at, metric, median, runs } = self;
+        SchemeRow {
             figure: figure.name,
             engine: engine.clone(),
             varies: figure.varies,
@@ -43,26 +43,26 @@ impl Value {
 }
 
 /// Every value of a figure, by metric and then in the order of its cells.
-pub fn values(figure: &Figure, samples: &[Vec<Sample>]) -> Vec<Value> {
+pub fn values(figure: &Figure, samples: &[Vec<Sample>]) -> Vec<CellValue> {
     let mut values = Vec::new();
     for metric in figure.metrics {
         for (cell, own) in figure.cells.iter().zip(samples) {
             let of = |samples: &[Sample], metric| samples.iter().filter_map(|s| s.get(metric)).collect::<Vec<f64>>();
-            let (median, runs) = if *metric == Metric::Ratio {
+            let (median, runs) = if *metric == FigureMetric::Ratio {
                 let reference = figure
                     .cells
                     .iter()
                     .zip(samples)
                     .find(|(other, _)| other.at == cell.at && Some(other.engine.name.as_str()) == figure.reference);
-                let theirs = reference.map_or(Vec::new(), |(_, samples)| of(samples, Metric::TxPerS));
-                let mine = of(own, Metric::TxPerS);
+                let theirs = reference.map_or(Vec::new(), |(_, samples)| of(samples, FigureMetric::TxPerS));
+                let mine = of(own, FigureMetric::TxPerS);
                 (paired_ratio(&mine, &theirs), mine.iter().zip(&theirs).map(|(a, b)| a / b).collect())
             } else {
                 let runs = of(own, *metric);
                 (median(runs.iter().copied()), runs)
             };
             let (engine, at) = (cell.engine.name.clone(), cell.at.clone());
-            values.push(Value { engine, at, metric: *metric, median, runs });
+            values.push(CellValue { engine, at, metric: *metric, median, runs });
         }
     }
     values
@@ -79,10 +79,10 @@ pub fn distinct<'a>(items: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     found
 }
 
-pub fn render(figure: &Figure, values: &[Value]) -> String {
+pub fn render(figure: &Figure, values: &[CellValue]) -> String {
     let engines = distinct(values.iter().map(|v| v.engine.as_str()));
     let points = distinct(values.iter().map(|v| v.at.as_str()));
-    let find = |engine: &str, at: &str, metric: Metric| {
+    let find = |engine: &str, at: &str, metric: FigureMetric| {
         let found = values.iter().find(|v| v.engine == engine && v.at == at && v.metric == metric);
         found.and_then(|v| v.median).map_or(String::new(), |v| format!("{v:.*}", metric.digits()))
     };
@@ -103,16 +103,16 @@ pub fn render(figure: &Figure, values: &[Value]) -> String {
     }
     for metric in figure.metrics {
         let all_empty = |engine: &&str| points.iter().all(|at| find(engine, at, *metric).is_empty());
-        if *metric == Metric::ThroughLog && engines.iter().all(&all_empty) {
+        if *metric == FigureMetric::ThroughLog && engines.iter().all(&all_empty) {
             continue;
         }
         let name = match (metric, figure.reference) {
-            (Metric::Ratio, Some(reference)) => format!("× {reference}"),
+            (FigureMetric::Ratio, Some(reference)) => format!("× {reference}"),
             _ => metric.names().0.to_owned(),
         };
         let head = format!("{name}, by {}", figure.varies);
         add(std::iter::once(head).chain(points.iter().map(|at| (*at).to_owned())).collect());
-        for engine in engines.iter().filter(|e| *metric != Metric::ThroughLog || !all_empty(e)) {
+        for engine in engines.iter().filter(|e| *metric != FigureMetric::ThroughLog || !all_empty(e)) {
             let cells = points.iter().map(|at| find(engine, at, *metric));
             add(std::iter::once(format!("  {engine}")).chain(cells).collect());
         }
@@ -122,12 +122,12 @@ pub fn render(figure: &Figure, values: &[Value]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::figures::{Size, all};
+    use super::super::figures::{FigureSize, all};
     use super::*;
 
     #[test]
     fn every_figure_has_a_line_for_each_engine_and_a_ratio_of_one_to_itself() {
-        for figure in all(Size { transactions: 1, full: false }) {
+        for figure in all(FigureSize { transactions: 1, full: false }) {
             let sample = |n: usize| Sample { us_per_tx: Some(100.0 * (n + 1) as f64), ..Sample::default() };
             let samples: Vec<Vec<Sample>> = (0..figure.cells.len()).map(|n| vec![sample(n), sample(n + 1)]).collect();
             let values = values(&figure, &samples);
@@ -135,7 +135,7 @@ mod tests {
             for cell in &figure.cells {
                 assert!(text.contains(&cell.engine.name) && text.contains(&cell.at), "{text}");
             }
-            let own = |v: &&Value| v.metric == Metric::Ratio && Some(v.engine.as_str()) == figure.reference;
+            let own = |v: &&CellValue| v.metric == FigureMetric::Ratio && Some(v.engine.as_str()) == figure.reference;
             assert!(values.iter().filter(own).all(|v| v.median == Some(1.0)));
             assert_eq!(values.iter().any(|v| own(&v)), figure.reference.is_some());
         }

@@ -4,10 +4,10 @@
 //! journal lie. Without root or FUSE there is none: the disk's counters tell the total, the write
 //! calls tell the files, and the rest is the file system's.
 
-use super::child::{Child, Work};
-use super::engine::Engine;
-use super::load::{self, Load, Timed, Watch};
-use crate::counting::device::{Counters, Device as Disk, Mount};
+use super::child::{Child, ChildWork};
+use super::engine::SchemeEngine;
+use super::load::{self, Load, MeasureHooks, Timed};
+use crate::counting::device::{Device as Disk, DeviceCounters, Mount};
 use crate::counting::syscalls;
 use crate::engines::sql::Library;
 use anyhow::Result;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// KiB of a transaction, by where they went.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Volume {
+pub struct TransactionVolume {
     pub database: f64,
     pub log: f64,
     /// With `other` where the two cannot be told apart.
@@ -64,25 +64,25 @@ impl Counter {
         &self,
         library: &Arc<Library>,
         library_path: Option<PathBuf>,
-        engine: &Engine,
+        engine: &SchemeEngine,
         load: &Load,
         dir: &Path,
         seed: u64,
-    ) -> Result<(Volume, Timed)> {
+    ) -> Result<(TransactionVolume, Timed)> {
         match self {
             Counter::Device(device) => on_device(device, library, engine, load, seed),
             Counter::Disk(disk) => {
                 let own = tempfile::tempdir_in(dir)?;
-                let mut watch = OnDisk { disk, before: Counters::default(), during: Counters::default() };
+                let mut watch = OnDisk { disk, before: DeviceCounters::default(), during: DeviceCounters::default() };
                 let timed = load::section(library, engine, load, own.path(), seed, None, &mut watch)?;
                 let own = tempfile::tempdir_in(dir)?;
-                let work = Work::Section { load: load.clone() };
+                let work = ChildWork::Section { load: load.clone() };
                 let child =
                     Child { engine: engine.clone(), library: library_path, dir: own.path().to_owned(), seed, work };
                 let calls = syscalls::count(child.command()?).map_err(anyhow::Error::msg)?;
                 let each = |n: u64| n as f64 / timed.transactions as f64;
                 let (database, log) = (each(calls.database_bytes) / 1024.0, each(calls.log_bytes) / 1024.0);
-                let volume = Volume {
+                let volume = TransactionVolume {
                     database,
                     log,
                     journal: (each(watch.during.bytes) / 1024.0 - database - log).max(0.0),
@@ -98,11 +98,11 @@ impl Counter {
 
 struct OnDisk<'a> {
     disk: &'a Disk,
-    before: Counters,
-    during: Counters,
+    before: DeviceCounters,
+    during: DeviceCounters,
 }
 
-impl Watch for OnDisk<'_> {
+impl MeasureHooks for OnDisk<'_> {
     fn begin(&mut self) -> Result<()> {
         self.before = self.disk.counters()?;
         Ok(())
@@ -116,10 +116,10 @@ impl Watch for OnDisk<'_> {
 struct OnDevice<'a> {
     device: &'a Device,
     from: usize,
-    volume: Volume,
+    volume: TransactionVolume,
 }
 
-impl Watch for OnDevice<'_> {
+impl MeasureHooks for OnDevice<'_> {
     fn begin(&mut self) -> Result<()> {
         self.from = self.device.position();
         Ok(())
@@ -148,16 +148,16 @@ impl Watch for OnDevice<'_> {
 fn on_device(
     device: &Device,
     library: &Arc<Library>,
-    engine: &Engine,
+    engine: &SchemeEngine,
     load: &Load,
     seed: u64,
-) -> Result<(Volume, Timed)> {
+) -> Result<(TransactionVolume, Timed)> {
     let dir = tempfile::tempdir_in(device.mountpoint())?;
-    let mut watch = OnDevice { device, from: 0, volume: Volume::default() };
+    let mut watch = OnDevice { device, from: 0, volume: TransactionVolume::default() };
     let timed = load::section(library, engine, load, dir.path(), seed, None, &mut watch)?;
     let each = |n: f64| n / timed.transactions as f64;
-    let Volume { database, log, journal, other, writes, flushes } = watch.volume;
-    let volume = Volume {
+    let TransactionVolume { database, log, journal, other, writes, flushes } = watch.volume;
+    let volume = TransactionVolume {
         database: each(database),
         log: each(log),
         journal: each(journal),

@@ -12,7 +12,7 @@ use super::bytes::Bytes;
 use super::pick;
 
 #[derive(Clone, Debug)]
-struct Version {
+struct UnitVersion {
     at: u64,
     bytes: Arc<[u8]>,
     /// After a failed flush the cache calls it clean, so no later one writes it.
@@ -25,7 +25,7 @@ struct Version {
 struct Unit {
     /// When the medium's content was written, if since the file's last flush.
     medium_at: u64,
-    versions: Vec<Version>,
+    versions: Vec<UnitVersion>,
 }
 
 #[derive(Clone, Debug)]
@@ -89,7 +89,8 @@ impl CachedFile {
         }
         self.view.write(buf, offset);
         for index in self.units_of(offset, end) {
-            let version = Version { at: self.clock, bytes: self.unit_in(&self.view, index), limbo: false, sent: false };
+            let version =
+                UnitVersion { at: self.clock, bytes: self.unit_in(&self.view, index), limbo: false, sent: false };
             self.units.entry(index).or_default().versions.push(version);
         }
     }

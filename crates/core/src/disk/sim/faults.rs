@@ -48,7 +48,7 @@ impl Op {
 
 /// Failed calls included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct CallCounters {
     /// Calls of `read_at`.
     pub reads: u64,
     /// Calls of `write_at`.
@@ -67,7 +67,7 @@ pub struct Counters {
     pub bytes_written: u64,
 }
 
-impl Counters {
+impl CallCounters {
     /// Of files and directories.
     pub fn flushes(&self) -> u64 {
         self.durable_writes + self.syncs + self.dir_syncs
@@ -88,8 +88,8 @@ impl Counters {
     }
 }
 
-impl AddAssign<&Counters> for Counters {
-    fn add_assign(&mut self, other: &Counters) {
+impl AddAssign<&CallCounters> for CallCounters {
+    fn add_assign(&mut self, other: &CallCounters) {
         self.reads += other.reads;
         self.writes += other.writes;
         self.durable_writes += other.durable_writes;
@@ -102,20 +102,20 @@ impl AddAssign<&Counters> for Counters {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum CallFate {
     Run,
     Short(usize),
     Fail(ErrorKind),
     Cut,
 }
 
-impl Fate {
+impl CallFate {
     /// The call's error, if any.
     pub fn error(self) -> io::Result<()> {
         match self {
-            Fate::Run | Fate::Short(_) => Ok(()),
-            Fate::Fail(kind) => Err(io::Error::new(kind, "injected fault")),
-            Fate::Cut => Err(power_off()),
+            CallFate::Run | CallFate::Short(_) => Ok(()),
+            CallFate::Fail(kind) => Err(io::Error::new(kind, "injected fault")),
+            CallFate::Cut => Err(power_off()),
         }
     }
 }
@@ -125,24 +125,24 @@ pub(super) fn power_off() -> io::Error {
 }
 
 #[derive(Clone, Debug)]
-struct Fault {
+struct PlannedFault {
     op: Op,
     /// Before the fault: 1 is the next.
     countdown: u64,
-    fate: Fate,
+    fate: CallFate,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Faults {
-    faults: Vec<Fault>,
+    faults: Vec<PlannedFault>,
     ops: u64,
     ops_left: Option<u64>,
     off: bool,
 }
 
 impl Faults {
-    pub fn add(&mut self, op: Op, nth: u64, fate: Fate) {
-        self.faults.push(Fault { op, countdown: nth, fate });
+    pub fn add(&mut self, op: Op, nth: u64, fate: CallFate) {
+        self.faults.push(PlannedFault { op, countdown: nth, fate });
     }
 
     pub fn stop_after(&mut self, ops: u64) {
@@ -158,7 +158,7 @@ impl Faults {
         self.off
     }
 
-    pub fn fate(&mut self, op: Op) -> io::Result<Fate> {
+    pub fn fate(&mut self, op: Op) -> io::Result<CallFate> {
         if self.off {
             return Err(power_off());
         }
@@ -166,14 +166,14 @@ impl Faults {
             match &mut self.ops_left {
                 Some(0) => {
                     self.off = true;
-                    return Ok(Fate::Cut);
+                    return Ok(CallFate::Cut);
                 }
                 Some(left) => *left -= 1,
                 None => {}
             }
             self.ops += 1;
         }
-        let mut fate = Fate::Run;
+        let mut fate = CallFate::Run;
         self.faults.retain_mut(|fault| {
             if fault.op != op {
                 return true;

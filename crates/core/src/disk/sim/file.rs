@@ -6,8 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::State;
-use super::faults::{Fate, Op};
+use super::SimState;
+use super::faults::{CallFate, Op};
 use crate::disk::{DiskFile, FileId, FileSeal, LockKind, SharedWords, lock_range};
 
 /// Page of the cache in bytes.
@@ -17,7 +17,7 @@ const SECTOR_BYTES: usize = 512;
 
 #[derive(Debug)]
 pub(super) struct SimFile {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimState>>,
     ino: u64,
     handle: u64,
     writable: bool,
@@ -25,7 +25,7 @@ pub(super) struct SimFile {
 
 impl SimFile {
     /// Open file number `handle`, counted in the inode by the caller.
-    pub fn new(state: Arc<Mutex<State>>, ino: u64, handle: u64, writable: bool) -> Self {
+    pub fn new(state: Arc<Mutex<SimState>>, ino: u64, handle: u64, writable: bool) -> Self {
         Self { state, ino, handle, writable }
     }
 
@@ -41,7 +41,7 @@ impl SimFile {
         }
         let end = offset.checked_add(buf.len() as u64).ok_or(ErrorKind::InvalidInput)?;
         let fate = state.begin_on(op, self.ino, offset, buf.len() as u64)?;
-        if let (Op::Write, Fate::Fail(_)) = (op, fate) {
+        if let (Op::Write, CallFate::Fail(_)) = (op, fate) {
             // The kernel copies the bytes of one page at once.
             let one_page = offset / PAGE_BYTES == (end - 1) / PAGE_BYTES;
             let half = &buf[..if one_page && buf.len() < SECTOR_BYTES { 0 } else { buf.len() / 2 }];
@@ -59,8 +59,8 @@ impl SimFile {
         let data = &mut state.inode(self.ino).data;
         data.write(buf, offset as usize);
         match (op, fate) {
-            (Op::WriteDurable, Fate::Run | Fate::Short(_)) => data.flush_range(offset as usize, end as usize),
-            (Op::WriteDurable, Fate::Fail(_)) => data.fail_flush_range(offset as usize, end as usize),
+            (Op::WriteDurable, CallFate::Run | CallFate::Short(_)) => data.flush_range(offset as usize, end as usize),
+            (Op::WriteDurable, CallFate::Fail(_)) => data.fail_flush_range(offset as usize, end as usize),
             _ => {}
         }
         if op == Op::WriteDurable {
@@ -100,7 +100,7 @@ impl DiskFile for SimFile {
         let view = state.inode(self.ino).data.view();
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(view.len());
         let mut count = buf.len().min(view.len() - start);
-        if let Fate::Short(len) = fate {
+        if let CallFate::Short(len) = fate {
             count = count.min(len);
         }
         Ok(view.read(&mut buf[..count], start))
@@ -131,9 +131,9 @@ impl DiskFile for SimFile {
         let fate = state.begin_on(Op::Send, self.ino, 0, 0)?;
         let data = &mut state.inode(self.ino).data;
         match fate {
-            Fate::Run | Fate::Short(_) => data.send(from as usize),
-            Fate::Fail(_) => data.fail_flush(),
-            Fate::Cut => {}
+            CallFate::Run | CallFate::Short(_) => data.send(from as usize),
+            CallFate::Fail(_) => data.fail_flush(),
+            CallFate::Cut => {}
         }
         state.has_sent = true;
         fate.error()
@@ -158,7 +158,7 @@ impl DiskFile for SimFile {
         self.check_writable()?;
         let mut state = self.state.lock();
         let fate = state.begin_on(Op::SetLen, self.ino, 0, len)?;
-        if let Fate::Fail(_) = fate {
+        if let CallFate::Fail(_) = fate {
             fate.error()?;
         }
         if !state.room_to(self.ino, len) {

@@ -26,12 +26,12 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-pub use self::faults::{Counters, Op, TraceEntry};
+pub use self::faults::{CallCounters, Op, TraceEntry};
 pub use self::rng::SplitMix64;
 use super::{Disk, DiskFile, FileId, LockKind, NamesStamp, OpenMode, SharedWords};
 use bytes::Bytes;
 use cache::CachedFile;
-use faults::{Fate, Faults, power_off};
+use faults::{CallFate, Faults, power_off};
 use file::SimFile;
 use locks::LockTable;
 use names::{Names, normal};
@@ -58,7 +58,7 @@ impl Default for SimConfig {
 /// Clones are handles to the same disk.
 #[derive(Clone, Debug)]
 pub struct SimDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimState>>,
 }
 
 #[derive(Clone, Debug)]
@@ -72,24 +72,24 @@ struct Inode {
 }
 
 impl Inode {
-    fn flush(&mut self, fate: Fate) {
+    fn flush(&mut self, fate: CallFate) {
         match fate {
-            Fate::Run | Fate::Short(_) => self.data.flush(),
-            Fate::Fail(_) => self.data.fail_flush(),
-            Fate::Cut => {}
+            CallFate::Run | CallFate::Short(_) => self.data.flush(),
+            CallFate::Fail(_) => self.data.fail_flush(),
+            CallFate::Cut => {}
         }
     }
 }
 
 #[derive(Clone, Debug)]
-struct State {
+struct SimState {
     config: SimConfig,
     inodes: BTreeMap<u64, Inode>,
     names: Names,
     numbers: u64,
     faults: Faults,
     /// Bytes compare faster than path components.
-    counters: BTreeMap<OsString, Counters>,
+    counters: BTreeMap<OsString, CallCounters>,
     trace: Vec<TraceEntry>,
     /// The device's cache may hold something.
     has_sent: bool,
@@ -99,7 +99,7 @@ impl SimDisk {
     /// Panics unless the atomic unit is a power of two of at least 512.
     pub fn new(config: SimConfig) -> Self {
         assert!(config.atomic_unit.is_power_of_two() && config.atomic_unit >= 512, "atomic unit");
-        Self::from_state(State {
+        Self::from_state(SimState {
             config,
             inodes: BTreeMap::new(),
             names: Names::default(),
@@ -136,12 +136,12 @@ impl SimDisk {
     /// below a sector). Bytes of a failing `sync` or `write_durable_at` look clean, perhaps not on
     /// the medium: only writing and flushing them again helps.
     pub fn fail_nth(&self, op: Op, nth: u64, kind: ErrorKind) {
-        self.state.lock().faults.add(op, nth, Fate::Fail(kind));
+        self.state.lock().faults.add(op, nth, CallFate::Fail(kind));
     }
 
     /// Shortens the `nth` next read call; 0: as if the file ended.
     pub fn shorten_nth_read(&self, nth: u64, len: usize) {
-        self.state.lock().faults.add(Op::Read, nth, Fate::Short(len));
+        self.state.lock().faults.add(Op::Read, nth, CallFate::Short(len));
     }
 
     /// Sets the capacity in bytes. A write beyond fails with `StorageFull`, its first part cached.
@@ -150,14 +150,14 @@ impl SimDisk {
     }
 
     /// Calls so far, over all files.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> CallCounters {
         self.counters_of("")
     }
 
     /// Calls so far on paths that end in `suffix`.
-    pub fn counters_of(&self, suffix: &str) -> Counters {
+    pub fn counters_of(&self, suffix: &str) -> CallCounters {
         let state = self.state.lock();
-        let mut sum = Counters::default();
+        let mut sum = CallCounters::default();
         let suffixed = |path: &OsStr| path.as_encoded_bytes().ends_with(suffix.as_bytes());
         state.counters.iter().filter(|(path, _)| suffixed(path)).for_each(|(_, counters)| sum += counters);
         sum
@@ -256,7 +256,7 @@ impl SimDisk {
             chosen.push(choice);
             choice
         };
-        let mut after = State { names: state.names.crash(&mut choose), ..state.without_processes() };
+        let mut after = SimState { names: state.names.crash(&mut choose), ..state.without_processes() };
         for (ino, inode) in state.durable_inodes() {
             let bytes = inode.data.crash(&mut choose);
             let data = inode.data.at_rest_with(bytes);
@@ -290,7 +290,7 @@ impl SimDisk {
     /// nameless files are gone.
     pub fn survive(&self) -> SimDisk {
         let state = self.state.lock();
-        let mut after = State { names: state.names.clone(), ..state.without_processes() };
+        let mut after = SimState { names: state.names.clone(), ..state.without_processes() };
         for (ino, inode) in state.durable_inodes() {
             after.inodes.insert(*ino, inode.without_processes());
         }
@@ -298,12 +298,12 @@ impl SimDisk {
         Self::from_state(after)
     }
 
-    fn from_state(mut state: State) -> Self {
+    fn from_state(mut state: SimState) -> Self {
         state.collect();
         Self { state: Arc::new(Mutex::new(state)) }
     }
 
-    fn handle(&self, state: &mut State, ino: u64, writable: bool) -> Arc<dyn DiskFile> {
+    fn handle(&self, state: &mut SimState, ino: u64, writable: bool) -> Arc<dyn DiskFile> {
         state.inode(ino).handles += 1;
         let handle = state.next_number();
         Arc::new(SimFile::new(self.state.clone(), ino, handle, writable))
@@ -321,7 +321,7 @@ impl Disk for SimDisk {
             }
             (None, OpenMode::Create) => {
                 let fate = state.begin(Op::Create, &path, 0, 0)?;
-                if let Fate::Fail(_) = fate {
+                if let CallFate::Fail(_) = fate {
                     fate.error()?;
                 }
                 let ino = state.make_inode(&path);
@@ -341,7 +341,7 @@ impl Disk for SimDisk {
         let path = normal(path);
         let mut state = self.state.lock();
         let fate = state.begin(Op::Remove, &path, 0, 0)?;
-        if let Fate::Fail(_) = fate {
+        if let CallFate::Fail(_) = fate {
             fate.error()?;
         }
         state.names.get(&path).ok_or(ErrorKind::NotFound)?;
@@ -354,7 +354,7 @@ impl Disk for SimDisk {
         let (one, other) = (normal(one), normal(other));
         let mut state = self.state.lock();
         let fate = state.begin(Op::Exchange, &one, 0, 0)?;
-        if let Fate::Fail(_) = fate {
+        if let CallFate::Fail(_) = fate {
             fate.error()?;
         }
         for path in [&one, &other] {
@@ -368,7 +368,7 @@ impl Disk for SimDisk {
         let (from, to) = (normal(from), normal(to));
         let mut state = self.state.lock();
         let fate = state.begin(Op::Exchange, &from, 0, 0)?;
-        if let Fate::Fail(_) = fate {
+        if let CallFate::Fail(_) = fate {
             fate.error()?;
         }
         state.names.get(&from).ok_or(ErrorKind::NotFound)?;
@@ -443,8 +443,8 @@ impl Disk for SimDisk {
     }
 }
 
-impl State {
-    fn begin(&mut self, op: Op, path: &Path, offset: u64, len: u64) -> io::Result<Fate> {
+impl SimState {
+    fn begin(&mut self, op: Op, path: &Path, offset: u64, len: u64) -> io::Result<CallFate> {
         let number = self.faults.ops();
         let fate = self.faults.fate(op)?;
         match self.counters.get_mut(path.as_os_str()) {
@@ -458,18 +458,18 @@ impl State {
         Ok(fate)
     }
 
-    fn begin_on(&mut self, op: Op, ino: u64, offset: u64, len: u64) -> io::Result<Fate> {
+    fn begin_on(&mut self, op: Op, ino: u64, offset: u64, len: u64) -> io::Result<CallFate> {
         let path = self.inode(ino).label.clone();
         self.begin(op, &path, offset, len)
     }
 
-    fn end_flush(&mut self, fate: Fate) {
-        if fate == Fate::Cut || !std::mem::take(&mut self.has_sent) {
+    fn end_flush(&mut self, fate: CallFate) {
+        if fate == CallFate::Cut || !std::mem::take(&mut self.has_sent) {
             return;
         }
         for inode in self.inodes.values_mut() {
             match fate {
-                Fate::Fail(_) => inode.data.lose_sent(),
+                CallFate::Fail(_) => inode.data.lose_sent(),
                 _ => inode.data.flush_sent(),
             }
         }
@@ -517,8 +517,8 @@ impl State {
         len <= self.inodes[&ino].room() || len <= self.reach_max(ino)
     }
 
-    fn without_processes(&self) -> State {
-        State {
+    fn without_processes(&self) -> SimState {
+        SimState {
             config: self.config,
             inodes: BTreeMap::new(),
             names: Names::default(),

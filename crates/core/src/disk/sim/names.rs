@@ -11,7 +11,7 @@ pub(super) struct Names {
     view: Map,
     medium: Map,
     /// Since the directory's last sync.
-    pending: Vec<Change>,
+    pending: Vec<NameChange>,
     /// Crashes, and changes since.
     crashes: u64,
     changes: u64,
@@ -20,7 +20,7 @@ pub(super) struct Names {
 type Map = BTreeMap<PathBuf, u64>;
 
 #[derive(Clone, Debug)]
-enum Change {
+enum NameChange {
     /// Without a file, a removal.
     Set(PathBuf, Option<u64>),
     Exchange(PathBuf, PathBuf),
@@ -28,11 +28,11 @@ enum Change {
     Rename(PathBuf, PathBuf),
 }
 
-impl Change {
+impl NameChange {
     fn paths(&self) -> impl Iterator<Item = &PathBuf> {
         let (one, other) = match self {
-            Change::Set(path, _) => (path, None),
-            Change::Exchange(one, other) | Change::Rename(one, other) => (one, Some(other)),
+            NameChange::Set(path, _) => (path, None),
+            NameChange::Exchange(one, other) | NameChange::Rename(one, other) => (one, Some(other)),
         };
         std::iter::once(one).chain(other)
     }
@@ -42,18 +42,18 @@ impl Change {
     }
 
     fn creates(&self, ino: u64) -> bool {
-        matches!(self, Change::Set(_, Some(made)) if *made == ino)
+        matches!(self, NameChange::Set(_, Some(made)) if *made == ino)
     }
 
     fn apply(&self, names: &mut Map) {
         match self {
-            Change::Set(path, ino) => set(names, path, *ino),
-            Change::Exchange(one, other) => {
+            NameChange::Set(path, ino) => set(names, path, *ino),
+            NameChange::Exchange(one, other) => {
                 let (a, b) = (names.get(one).copied(), names.get(other).copied());
                 set(names, one, b);
                 set(names, other, a);
             }
-            Change::Rename(from, to) => {
+            NameChange::Rename(from, to) => {
                 let ino = names.remove(from);
                 set(names, to, ino);
             }
@@ -72,18 +72,18 @@ impl Names {
 
     /// `None` removes the name. All changes are pending until the directory is synced.
     pub fn set(&mut self, path: &Path, ino: Option<u64>) {
-        self.change(Change::Set(path.to_owned(), ino));
+        self.change(NameChange::Set(path.to_owned(), ino));
     }
 
     pub fn exchange(&mut self, one: &Path, other: &Path) {
-        self.change(Change::Exchange(one.to_owned(), other.to_owned()));
+        self.change(NameChange::Exchange(one.to_owned(), other.to_owned()));
     }
 
     pub fn rename(&mut self, from: &Path, to: &Path) {
-        self.change(Change::Rename(from.to_owned(), to.to_owned()));
+        self.change(NameChange::Rename(from.to_owned(), to.to_owned()));
     }
 
-    fn change(&mut self, change: Change) {
+    fn change(&mut self, change: NameChange) {
         self.changes += 1;
         change.apply(&mut self.view);
         self.pending.push(change);
@@ -180,7 +180,7 @@ impl Names {
         groups
     }
 
-    fn changes_of<'a>(&'a self, group: &'a BTreeSet<PathBuf>) -> impl Iterator<Item = &'a Change> {
+    fn changes_of<'a>(&'a self, group: &'a BTreeSet<PathBuf>) -> impl Iterator<Item = &'a NameChange> {
         self.pending.iter().filter(|change| change.paths().any(|path| group.contains(path)))
     }
 }

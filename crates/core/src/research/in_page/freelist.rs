@@ -8,8 +8,8 @@ use crate::base::layout::be_u32;
 use crate::base::types::PageNo;
 use crate::database::Database;
 use crate::pages::table::Image;
-use crate::pages::txn::{Changed, Txn};
-use crate::sqlite_format::home::{Header, State};
+use crate::pages::txn::{ChangedPage, Txn};
+use crate::sqlite_format::home::{DatabaseHeader, State};
 use crate::sqlite_format::node::Shape;
 
 /// First trunk and number of pages, in the header.
@@ -20,17 +20,17 @@ const TRUNK_HEAD: usize = 8;
 const TRUNKS_MAX: usize = 4;
 
 /// How many first bytes are meaningful.
-type Live = FxHashMap<PageNo, usize>;
+type FreelistPages = FxHashMap<PageNo, usize>;
 
 /// Both are known as far as they may differ.
 #[derive(Default)]
 pub struct Freed {
-    before: Live,
-    after: Live,
+    before: FreelistPages,
+    after: FreelistPages,
 }
 
 impl Freed {
-    pub fn by(db: &Database, txn: &Txn, changed: &[Changed], state: &State) -> Result<Freed> {
+    pub fn by(db: &Database, txn: &Txn, changed: &[ChangedPage], state: &State) -> Result<Freed> {
         let base = &txn.base;
         if base.header.get(LIST) == state.header.get(LIST) {
             return Ok(Freed::default());
@@ -57,8 +57,12 @@ impl Freed {
     }
 }
 
-fn walk(header: &Header, shape: Shape, read: impl Fn(PageNo) -> Result<Option<Image>>) -> Result<Live> {
-    let mut live = Live::default();
+fn walk(
+    header: &DatabaseHeader,
+    shape: Shape,
+    read: impl Fn(PageNo) -> Result<Option<Image>>,
+) -> Result<FreelistPages> {
+    let mut live = FreelistPages::default();
     let mut trunk = PageNo(be_u32(header, LIST.start).unwrap_or(0));
     for _ in 0..TRUNKS_MAX {
         if trunk <= PageNo::HEADER || trunk.0 > shape.page_count || live.contains_key(&trunk) {

@@ -21,7 +21,7 @@ use crate::base::error::{IoContext, Result};
 use crate::base::memory;
 use crate::base::options::Options;
 use crate::base::types::{PageNo, Tid};
-use crate::database::{Database, Live};
+use crate::database::{Database, LiveDatabase};
 use crate::disk::image_file::ImageFile;
 use crate::disk::sync::Event;
 use crate::pages::table::Image;
@@ -43,7 +43,7 @@ struct Page {
 
 /// Transactions published and not written.
 #[derive(Default)]
-pub struct Merge {
+pub struct PendingMerge {
     /// The one in home, to which undo records lead, and the newest.
     states: Option<(Arc<State>, Arc<State>)>,
     pages: BTreeMap<PageNo, Page>,
@@ -59,7 +59,7 @@ pub struct Merge {
     waiting: Vec<Arc<Event>>,
 }
 
-impl Merge {
+impl PendingMerge {
     pub fn is_empty(&self) -> bool {
         self.states.is_none()
     }
@@ -96,7 +96,7 @@ impl Merge {
 }
 
 /// Waits until it is in home. `joins`: the writer's place is free, so others may.
-pub fn wait(merge: &Mutex<Merge>, db: &Database, tid: Tid, joins: bool) -> Result<()> {
+pub fn wait(merge: &Mutex<PendingMerge>, db: &Database, tid: Tid, joins: bool) -> Result<()> {
     let mut joins = joins;
     loop {
         let (event, nap) = {
@@ -121,7 +121,7 @@ pub fn wait(merge: &Mutex<Merge>, db: &Database, tid: Tid, joins: bool) -> Resul
 }
 
 /// Makes the group durable and visible. An error poisons.
-pub fn write(merge: &Mutex<Merge>, db: &Database, live: &mut Live) -> Result<()> {
+pub fn write(merge: &Mutex<PendingMerge>, db: &Database, live: &mut LiveDatabase) -> Result<()> {
     let mut merge = merge.lock();
     if merge.is_empty() {
         return Ok(());
@@ -133,7 +133,7 @@ pub fn write(merge: &Mutex<Merge>, db: &Database, live: &mut Live) -> Result<()>
     written
 }
 
-fn write_group(merge: &mut Merge, db: &Database, live: &mut Live, options: &Options) -> Result<()> {
+fn write_group(merge: &mut PendingMerge, db: &Database, live: &mut LiveDatabase, options: &Options) -> Result<()> {
     let Some((base, state)) = merge.states.take() else { return Ok(()) };
     let pages = std::mem::take(&mut merge.pages);
     let joined = std::mem::take(&mut merge.joined);
@@ -173,7 +173,7 @@ fn write_group(merge: &mut Merge, db: &Database, live: &mut Live, options: &Opti
 
 /// Later pages overwrite these zeros in reserved room, so their flush writes no new length. As many
 /// as were added so far; the group's flush covers them, and a close or recovery cuts off the rest.
-fn lengthen(added: &mut u64, db: &Database, live: &mut Live, state: &State) -> Result<()> {
+fn lengthen(added: &mut u64, db: &Database, live: &mut LiveDatabase, state: &State) -> Result<()> {
     let page_bytes = u64::from(state.page_bytes.max(1));
     if state.bytes() <= live.home.bytes {
         return Ok(());

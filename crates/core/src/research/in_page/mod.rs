@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::Mutex;
 
 use self::freelist::Freed;
-use self::merge::Merge;
+use self::merge::PendingMerge;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::trailer::{BYTES, reserved_bytes};
 use crate::base::layout::{home as at, put};
@@ -26,20 +26,20 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::checkpoint;
 use crate::commit::{self, record};
-use crate::database::scheme::{Commit, Doubtful, Facts, Gaps, Left, Outcome, Scheme};
-use crate::database::{Database, HomeFile, Inner, Live};
+use crate::database::scheme::{Commit, CommitOutcome, CrashedSession, Doubtful, Facts, Gaps, Scheme};
+use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase};
 use crate::disk::stats::Stats;
 use crate::log::group::Durability;
 use crate::log::record::Encoder;
-use crate::log::ring::Stream;
+use crate::log::ring::StreamedImages;
 use crate::log::slot::Slot;
-use crate::pages::table::{Image, PageTable, Place};
-use crate::pages::txn::{Changed, Prepared, Txn};
+use crate::pages::table::{Image, ImageLocation, PageTable};
+use crate::pages::txn::{ChangedPage, PreparedCommit, Txn};
 use crate::research::place::{PAGE_BYTES_MAX, Placement};
 use crate::research::roll_back;
 use crate::research::trailer::{self, Trailer};
 use crate::research::undo::{self, Edit};
-use crate::sqlite_format::home::{self, Header, Kind, State};
+use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, State};
 use crate::sqlite_format::node::Shape;
 
 /// Beyond, the flushes of a checkpoint do not count.
@@ -49,7 +49,7 @@ const LOG_BYTES_MAX: u64 = 64 << 10;
 const CHECKPOINT_EVERY: u32 = 16;
 
 pub struct InPage {
-    merge: Mutex<Merge>,
+    merge: Mutex<PendingMerge>,
     /// At most twice the cost of a checkpoint.
     paid: AtomicU32,
 }
@@ -70,7 +70,7 @@ impl Scheme for InPage {
     }
 
     fn check(&self, db: &Database, options: &Options, state: &State) -> Result<()> {
-        if state.kind != Kind::Database {
+        if state.kind != FileKind::Database {
             return Ok(());
         }
         let (name, path) = (options.preset, db.path.display());
@@ -98,8 +98,8 @@ impl Scheme for InPage {
         Some((page_bytes, reserved_bytes(page_bytes)))
     }
 
-    fn prepare(&self, c: &mut Commit<'_>, state: State, mut changed: Vec<Changed>) -> Result<Prepared> {
-        let after = After { txn: c.txn, changed: &changed, state: &state };
+    fn prepare(&self, c: &mut Commit<'_>, state: State, mut changed: Vec<ChangedPage>) -> Result<PreparedCommit> {
+        let after = InPageCommit { txn: c.txn, changed: &changed, state: &state };
         let mut placed = None;
         if is_idle(c.db, c.live) {
             placed = place_all(c.db, c.live, &self.merge.lock(), after)?;
@@ -108,7 +108,7 @@ impl Scheme for InPage {
         {
             // After the checkpoint it fits as well.
             self.paid.fetch_sub(CHECKPOINT_EVERY, Ordering::Relaxed);
-            checkpoint(c.db, c.live, Stream::Drop)?;
+            checkpoint(c.db, c.live, StreamedImages::Drop)?;
             placed = place_all(c.db, c.live, &self.merge.lock(), after)?;
         }
         if let Some(placed) = placed {
@@ -118,7 +118,7 @@ impl Scheme for InPage {
                 "page 1 comes first, and the others as they were"
             );
             changed.retain(|c| placed.pages.binary_search_by_key(&c.page, |(page, ..)| *page).is_ok());
-            return Ok(Prepared { own: Some(Box::new(placed)), ..Prepared::of(c.txn, state, changed)? });
+            return Ok(PreparedCommit { own: Some(Box::new(placed)), ..PreparedCommit::of(c.txn, state, changed)? });
         }
         if !self.merge.lock().is_empty() {
             // Alone, against the resulting home.
@@ -127,11 +127,11 @@ impl Scheme for InPage {
         }
         encode(&mut c.live.encoder, &mut changed)?;
         let stream = record::prepare(c, &changed, state.page_count)?;
-        Ok(Prepared { stream, ..Prepared::of(c.txn, state, changed)? })
+        Ok(PreparedCommit { stream, ..PreparedCommit::of(c.txn, state, changed)? })
     }
 
     /// Undo records lead to a state before the group's write.
-    fn is_stale(&self, live: &Live, prepared: &Prepared) -> bool {
+    fn is_stale(&self, live: &LiveDatabase, prepared: &PreparedCommit) -> bool {
         own(prepared).is_some_and(|placed| placed.base != live.home_tid)
     }
 
@@ -144,26 +144,26 @@ impl Scheme for InPage {
         &self,
         c: &mut Commit<'_>,
         state: &Arc<State>,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedCommit,
         _durability: Durability,
-    ) -> Result<Outcome> {
+    ) -> Result<CommitOutcome> {
         let paid = self.paid.load(Ordering::Relaxed).saturating_add(1).min(2 * CHECKPOINT_EVERY);
         self.paid.store(paid, Ordering::Relaxed);
         if let Some(Ok(placed)) = prepared.own.take().map(|own| own.downcast::<Placement>()) {
             self.merge.lock().join(&c.txn.base, state, *placed);
             c.live.log.number(state.tid);
-            return Ok(Outcome::Own(None));
+            return Ok(CommitOutcome::Own(None));
         }
         if c.options.bundle.extra.garbage == Garbage::Eager {
             // The deltas' base went with an unflushed write of its undo records (rule
             // HomeBeforeNext).
             c.db.sync_home().map_err(|e| c.db.poison(e))?;
         }
-        record::finish(c, state, prepared.stream).map(Outcome::Record).map_err(|e| c.db.poison(e))
+        record::finish(c, state, prepared.stream).map(CommitOutcome::Record).map_err(|e| c.db.poison(e))
     }
 
     /// The next writer builds on it, and readers do not see it before it is written.
-    fn show(&self, db: &Database, inner: &mut Inner, state: &Arc<State>, images: Vec<(PageNo, Image)>) {
+    fn show(&self, db: &Database, inner: &mut DatabaseState, state: &Arc<State>, images: Vec<(PageNo, Image)>) {
         commit::show(&mut db.table.write(), inner, state.tid, images);
     }
 
@@ -171,15 +171,15 @@ impl Scheme for InPage {
         merge::wait(&self.merge, db, tid, joins)
     }
 
-    fn wants_checkpoint(&self, live: &Live) -> bool {
+    fn wants_checkpoint(&self, live: &LiveDatabase) -> bool {
         live.log.live_bytes() > LOG_BYTES_MAX
     }
 
-    fn before_checkpoint(&self, db: &Database, live: &mut Live) -> Result<()> {
+    fn before_checkpoint(&self, db: &Database, live: &mut LiveDatabase) -> Result<()> {
         merge::write(&self.merge, db, live)
     }
 
-    fn fit_home(&self, db: &Database, live: &Live, state: &State) -> Result<()> {
+    fn fit_home(&self, db: &Database, live: &LiveDatabase, state: &State) -> Result<()> {
         if keeps(Case::SizeHome) { bring_size_home(db, live, state) } else { Ok(()) }
     }
 
@@ -192,16 +192,16 @@ impl Scheme for InPage {
         db: &Database,
         home: &mut HomeFile,
         state: &State,
-        pages: Vec<(PageNo, Place)>,
+        pages: Vec<(PageNo, ImageLocation)>,
     ) -> Result<()> {
         roll_back::write_again(db, home, state, pages)
     }
 
-    fn rest(&self, db: &Database, left: &Left<'_>) -> Result<bool> {
-        roll_back::rest(db, left)
+    fn rest(&self, db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
+        roll_back::rest(db, session)
     }
 
-    fn page_count_without_log(&self, db: &Database, first: &Header, session: u64) -> Result<Option<u32>> {
+    fn page_count_without_log(&self, db: &Database, first: &DatabaseHeader, session: u64) -> Result<Option<u32>> {
         let page_bytes = home::page_bytes(first).filter(|_| home::has_room(first));
         page_bytes.map(|page_bytes| roll_back::page_count_without_log(db, session, page_bytes)).transpose()
     }
@@ -221,26 +221,31 @@ impl Gaps for InPage {
     }
 }
 
-fn own(prepared: &Prepared) -> Option<&Placement> {
+fn own(prepared: &PreparedCommit) -> Option<&Placement> {
     prepared.own.as_ref()?.downcast_ref()
 }
 
 #[derive(Clone, Copy)]
-struct After<'a> {
+struct InPageCommit<'a> {
     txn: &'a Txn,
-    changed: &'a [Changed],
+    changed: &'a [ChangedPage],
     state: &'a State,
 }
 
-fn is_idle(db: &Database, live: &Live) -> bool {
+fn is_idle(db: &Database, live: &LiveDatabase) -> bool {
     (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Case::HomeBeforeNext)
 }
 
 /// Places them if each can carry its undo record back to home, from before the waiting group.
 /// `None` beside a group: perhaps after its write.
-fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Result<Option<Placement>> {
-    let After { txn, changed, state } = after;
-    if !(txn.base.kind == Kind::Database && txn.streamed.is_empty() && merge.takes(state.page_count)) {
+fn place_all(
+    db: &Database,
+    live: &LiveDatabase,
+    merge: &PendingMerge,
+    after: InPageCommit<'_>,
+) -> Result<Option<Placement>> {
+    let InPageCommit { txn, changed, state } = after;
+    if !(txn.base.kind == FileKind::Database && txn.streamed.is_empty() && merge.takes(state.page_count)) {
         return Ok(None);
     }
     let base = merge.base().unwrap_or(&txn.base);
@@ -254,11 +259,11 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
     let first = match merge.home(PageNo::HEADER) {
         Some(_) if !changed.iter().any(|c| c.page == PageNo::HEADER) => {
             let new = db.image(&txn.base, PageNo::HEADER)?;
-            Some(Changed { page: PageNo::HEADER, new, old: None })
+            Some(ChangedPage { page: PageNo::HEADER, new, old: None })
         }
         _ => None,
     };
-    let mut pages: Vec<&Changed> = memory::list(changed.len() + 1)?;
+    let mut pages: Vec<&ChangedPage> = memory::list(changed.len() + 1)?;
     // Leaves of the freelist stay as they are.
     pages.extend(first.iter().chain(changed).filter(|c| c.old.is_none() || freed.live_after(c.page) != Some(0)));
     let sealed_by = Trailer {
@@ -270,7 +275,7 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
     };
     let mut placed = Placement { pages: memory::list(pages.len())?, base: live.home_tid, count: 1 };
     let mut undo_bytes = 0;
-    for Changed { page, new, old } in pages {
+    for ChangedPage { page, new, old } in pages {
         let mut new = memory::copy(new)?;
         if *page == PageNo::HEADER {
             put(&mut new, 0, &state.marked_header(live.home.mark));
@@ -305,10 +310,10 @@ fn place_all(db: &Database, live: &Live, merge: &Merge, after: After<'_>) -> Res
 
 /// Writes it into page 1, unflushed: pages added in place left that alone, and trailers count only
 /// above the slot's TID.
-fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
+fn bring_size_home(db: &Database, live: &LiveDatabase, state: &State) -> Result<()> {
     let mut image = memory::zeros(state.page_bytes as usize)?;
     let read = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?;
-    if state.kind != Kind::Database || read < image.len() || home::page_count(&image) == Some(state.page_count) {
+    if state.kind != FileKind::Database || read < image.len() || home::page_count(&image) == Some(state.page_count) {
         return Ok(());
     }
     let is_sealed = Trailer::of(PageNo::HEADER, &image).is_some();
@@ -320,7 +325,7 @@ fn bring_size_home(db: &Database, live: &Live, state: &State) -> Result<()> {
 }
 
 /// Reads beyond the old end, where an older snapshot may read.
-fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Option<Image>> {
+fn in_home(db: &Database, live: &LiveDatabase, state: &State, page: PageNo) -> Result<Option<Image>> {
     let offset = page.offset(state.page_bytes);
     if offset + u64::from(state.page_bytes) > live.home.bytes {
         return Ok(None);
@@ -331,9 +336,9 @@ fn in_home(db: &Database, live: &Live, state: &State, page: PageNo) -> Result<Op
 }
 
 /// Trailers become zeros: SQLite carries stale ones along (rule TrailerSession).
-fn encode(encoder: &mut Encoder, changed: &mut [Changed]) -> Result<()> {
+fn encode(encoder: &mut Encoder, changed: &mut [ChangedPage]) -> Result<()> {
     encoder.clear();
-    for Changed { page, new, old } in changed {
+    for ChangedPage { page, new, old } in changed {
         let mut bare = memory::copy(new)?;
         trailer::set(&mut bare, &[0; BYTES]);
         *new = bare.into();

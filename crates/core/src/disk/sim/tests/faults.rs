@@ -244,22 +244,22 @@ fn calls_are_counted_by_file() {
     log.write_durable_at(&[0; 20], 0).unwrap();
     log.sync().unwrap();
     disk.sync_dir_of(Path::new("a/db")).unwrap();
-    let of_log = Counters { durable_writes: 1, syncs: 1, bytes_written: 20, ..Counters::default() };
+    let of_log = CallCounters { durable_writes: 1, syncs: 1, bytes_written: 20, ..CallCounters::default() };
     assert_eq!(disk.counters_of("-onewrite"), of_log);
-    let of_file = Counters {
+    let of_file = CallCounters {
         writes: 1,
         reads: 1,
         set_lens: 1,
         dir_syncs: 1,
         bytes_read: 7,
         bytes_written: 10,
-        ..Counters::default()
+        ..CallCounters::default()
     };
     assert_eq!(disk.counters_of("db"), of_file);
     assert_eq!(disk.counters().bytes_written, 30);
     assert_eq!(disk.counters().flushes(), 3);
     disk.reset_counters();
-    assert_eq!(disk.counters(), Counters::default());
+    assert_eq!(disk.counters(), CallCounters::default());
 }
 
 #[test]

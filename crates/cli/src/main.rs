@@ -23,6 +23,7 @@ mod shell;
 mod status;
 mod tables;
 mod verdict;
+mod who;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use onewrite_core::environment;
@@ -67,6 +68,7 @@ enum Command {
     Unsync(replicate::Args),
     /// Compare a database with what a store has
     Verify(replicate::Args),
+    Who(who::Args),
 }
 
 /// All commands with all of their options, also those that another program reads.
@@ -113,6 +115,7 @@ fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Unsync(args) => replicate::run("unsync", &args),
         Command::Verify(args) => replicate::run("verify", &args),
+        Command::Who(args) => who::run(&args),
     };
     match result {
         Ok(code) => code,

@@ -5,6 +5,7 @@
 pub use crate::base::types::{LogOffset, PageNo, Tid};
 pub use crate::database::ship::{REPLICA, sync_path};
 pub use crate::disk::beside::{path as path_beside, second_path};
+pub use crate::disk::processes::ProcessLife;
 pub use crate::log::decision::Decision;
 pub use crate::log::file::{LogFile, ScanEnd, log_path, next_places};
 pub use crate::log::record::{PageChange, Peek, Record};
@@ -12,6 +13,7 @@ pub use crate::log::slot::{Slot, follows_session};
 pub use crate::log::tombstone::{Tombstone, is_wiped};
 pub use crate::pairing::{Left, Pairing, before_recovery};
 pub use crate::recovery::repair::Judgement;
+pub use crate::shared::users::DatabaseUser;
 pub use crate::sqlite_format::home::has_room;
 pub use crate::sqlite_format::node::Shape;
 

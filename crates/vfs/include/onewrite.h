@@ -14,7 +14,8 @@
 ** libonewrite.a and libonewrite.so are linked to no SQLite: they use the one this header is compiled
 ** with, 3.37 or newer. That library must stay loaded for the life of the process. Every connection that
 ** opens after onewrite_register() has the SQL functions onewrite_version(), onewrite_status([SCHEMA]) and
-** onewrite_last_error(), and the table onewrite_stats, which may take a schema: onewrite_stats('aux').
+** onewrite_last_error(), and the tables onewrite_stats and onewrite_who, which may take a schema:
+** onewrite_stats('aux').
 **
 ** As a loadable extension the library has two entry points: sqlite3_onewrite_init, which registers the VFS,
 ** and sqlite3_onewrite_default_init, which also makes it the default VFS. The environment variable

@@ -19,3 +19,4 @@ mod live;
 mod recover;
 mod replicate;
 mod status;
+mod who;

@@ -90,13 +90,16 @@ pub mod words {
     pub const AT_SHIPPED: usize = 41;
     pub const AT_SHIP_MS: usize = 42;
     pub const AT_SHIP_LATE: usize = 43;
+    pub const AT_SHIPPER: usize = 44;
     /// The shorts behind the bells: for a flush, then for the shipper.
     pub const FLUSH_BELL: usize = PROCESSES;
     pub const SHIP_BELL: usize = FLUSH_BELL + 1;
+    /// And a short for each process.
+    pub const SNAPSHOT_SINCE: usize = SHIP_BELL + 1;
     /// One cache line per process.
     pub const AT_SLOTS: usize = 64;
     pub const SLOT_WORDS: usize = 8;
-    /// Within a slot: in use, pinned snapshots, the oldest of those without a word of their own.
+    /// Within a slot: its process (0: free), pinned snapshots, the oldest of those without a word of their own.
     pub const IN_SLOT_USED: usize = 0;
     pub const IN_SLOT_PINS: usize = 1;
     /// Snapshots of a process with a word of their own.

@@ -20,6 +20,7 @@ use crate::database::{Database, DatabaseState, LiveDatabase, Phase, state_of};
 use crate::disk::locks;
 use crate::log::group::{Durability, Group};
 use crate::pages::txn::Txn;
+use crate::processes::another_writes;
 use crate::recovery::recover;
 use crate::session::aside;
 use crate::shared::words::Ship;
@@ -193,7 +194,10 @@ impl Connection {
                 let mut deadline = None;
                 while !db.lock_shared(&mut inner)? {
                     if self.is_over(&mut deadline) {
-                        return Err(Error::Busy("another process is writing the database without onewrite".into()));
+                        return Err(Error::Busy(format!(
+                            "another process is writing the database without onewrite{}",
+                            locks::by_owner(&*db.home)
+                        )));
                     }
                     std::thread::sleep(Duration::from_micros(200));
                 }
@@ -477,7 +481,7 @@ impl Connection {
     fn take_place(&mut self) -> Result<()> {
         if self.others_keep(FIRM_WAIT)? {
             self.expect_place();
-            return Err(Error::Busy("another process is writing the database through onewrite".into()));
+            return Err(another_writes(self.db.member().as_deref()));
         }
         self.take_place_here()?;
         self.enter_for_good()

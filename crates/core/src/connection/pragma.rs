@@ -7,10 +7,11 @@ use crate::base::options::Options;
 use crate::base::text::printable;
 use crate::connection::Connection;
 use crate::database::Phase;
+use crate::shared::users::DatabaseUser;
 use crate::shared::words::Ship;
 
 /// Pragmas besides the options.
-pub const NAMES: [&str; 6] = ["stats", "status", "changes", "checkpoint", "error", "version"];
+pub const NAMES: [&str; 7] = ["stats", "status", "who", "changes", "checkpoint", "error", "version"];
 
 const ANY_TIME: [&str; 7] = ["split", "reserve_cells", "updates", "table_size", "stream_size", "sticky", "idle"];
 
@@ -30,6 +31,7 @@ fn answer(connection: &mut Connection, name: &str, value: Option<&str>) -> Optio
     Some(match name.as_str() {
         "stats" => Ok(connection.database().stats.text()),
         "status" => Ok(status(connection)),
+        "who" => connection.database().users().map(|users| who(&users)),
         "changes" => Ok(changes(connection)),
         "checkpoint" => connection.checkpoint().map(|()| "ok".to_owned()),
         "error" => Ok(printable(connection.last_error().unwrap_or("none")).into_owned()),
@@ -87,6 +89,13 @@ fn changes(connection: &Connection) -> String {
         let _ = write!(text, "{comma}{page}:{tid}");
     }
     text
+}
+
+/// A line for each process, with a tab between its facts.
+fn who(users: &[DatabaseUser]) -> String {
+    let fact = |(name, value)| format!("{name}={value}");
+    let line = |user: &DatabaseUser| user.facts().into_iter().map(fact).collect::<Vec<_>>().join("\t");
+    users.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn status(connection: &Connection) -> String {

@@ -82,6 +82,7 @@ impl Connection {
         if let Some(member) = self.db.member().filter(|member| member.words.ship().waits()) {
             // Not with the writer's place, whose holder may wait for the store.
             member.words.begin_shipping(patience_ms);
+            member.words.set_shipper(member.me);
             self.list_changes();
             return Ok(());
         }
@@ -91,7 +92,9 @@ impl Connection {
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a session without a log".into())) };
         // Commits acknowledged before are known not to have waited.
         db.flush_published(live)?;
-        self.shipping()?.words.begin_shipping(patience_ms);
+        let member = self.shipping()?;
+        member.words.begin_shipping(patience_ms);
+        member.words.set_shipper(member.me);
         self.list_changes();
         Ok(())
     }

@@ -9,6 +9,7 @@ use crate::base::error::{Error, IoContext, Result};
 use crate::disk::beside;
 use crate::disk::{DiskFile, OpenMode};
 use crate::log::file::{LogFile, path_of_session};
+use crate::shared::users::{DatabaseUser, users};
 use crate::sqlite_format::journal::super_journal;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,13 @@ impl Database {
     pub fn path_of_log(&self, session: u64) -> Result<PathBuf> {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
         Ok(path_of_session(&*self.disk, &self.path, home, session))
+    }
+
+    /// The processes that use the file, as far as this user may look at them.
+    pub fn users(&self) -> Result<Vec<DatabaseUser>> {
+        let Some(mark) = self.read_mark()? else { return users(&*self.disk, &*self.home, None) };
+        let log = LogFile::open(&*self.disk, &self.path_of_log(mark.session)?, OpenMode::ReadOnly)?;
+        users(&*self.disk, &*self.home, log.as_ref().map(|log| (log, mark.session)))
     }
 
     /// Whether the name leads to the opened file.

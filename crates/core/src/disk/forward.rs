@@ -156,6 +156,9 @@ macro_rules! forward_disk_file {
             $to.conflicts(offset, len, kind)
         }
     };
+    (@ posix_owner $this:ident $to:expr) => {
+        fn posix_owner(&self, offset: u64, len: u64) -> Option<u32> { let $this = self; $to.posix_owner(offset, len) }
+    };
     (@ conflicts_lately $this:ident $to:expr) => {
         fn conflicts_lately(
             &self,

@@ -7,12 +7,39 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::base::error::{IoContext, Result};
+use crate::disk::processes::{self, HeldLock};
 use crate::disk::{DiskFile, LockKind};
 
 const PENDING: u64 = 0x4000_0000;
 const RESERVED: u64 = PENDING + 1;
 const SHARED: u64 = PENDING + 2;
 const SHARED_BYTES: u64 = 510;
+
+/// Locks in SQLite's words, from the weakest.
+pub fn names(held: &[HeldLock]) -> Vec<&'static str> {
+    let has = |first: u64, exclusive| {
+        held.iter().any(|lock| lock.exclusive >= exclusive && lock.first <= first && lock.last >= first)
+    };
+    let all = [
+        ("SHARED", has(SHARED, false) && !has(SHARED, true)),
+        ("RESERVED", has(RESERVED, true)),
+        ("PENDING", has(PENDING, true)),
+        ("EXCLUSIVE", has(SHARED, true)),
+    ];
+    all.into_iter().filter_map(|(name, is_held)| is_held.then_some(name)).collect()
+}
+
+/// The process of stock SQLite that is in the way of a lock, as far as the kernel names it, and its
+/// strongest lock.
+pub fn posix_owner(home: &dyn DiskFile) -> Option<(u32, &'static str)> {
+    let ranges = [(PENDING, 1, "PENDING"), (RESERVED, 1, "RESERVED"), (SHARED, SHARED_BYTES, "SHARED")];
+    ranges.into_iter().find_map(|(offset, len, name)| Some((home.posix_owner(offset, len)?, name)))
+}
+
+/// For a message, with a space before it: the process that [`posix_owner`] finds.
+pub fn by_owner(home: &dyn DiskFile) -> String {
+    posix_owner(home).map_or(String::new(), |(pid, lock)| format!(": {} holds {lock}", processes::name(pid)))
+}
 
 fn what() -> String {
     "cannot lock the database file".into()

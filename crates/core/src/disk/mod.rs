@@ -13,6 +13,7 @@ pub(crate) mod image_file;
 pub(crate) mod locks;
 pub mod look;
 mod network;
+pub mod processes;
 pub mod real;
 pub mod shared;
 pub mod sim;
@@ -27,6 +28,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::base::error::IoContext;
+use processes::ProcessTag;
 use shared::SharedWords;
 
 /// How to open a file.
@@ -136,6 +138,10 @@ pub trait Disk: Send + Sync {
     fn system_start(&self) -> Option<u64> {
         None
     }
+    /// The calling process, as others name it.
+    fn this_process(&self) -> ProcessTag {
+        ProcessTag::UNKNOWN
+    }
     /// Identifies the names in the directory of `path`: equal means unchanged since. `None`:
     /// unknown, or not yet.
     fn names_stamp(&self, path: &Path) -> io::Result<Option<NamesStamp>> {
@@ -238,6 +244,12 @@ pub trait DiskFile: Send + Sync {
             self.unlock(offset, len)?;
         }
         Ok(!free)
+    }
+    /// The process with a POSIX lock on these bytes, as stock SQLite takes them. `None`: none, or
+    /// unknown.
+    fn posix_owner(&self, offset: u64, len: u64) -> Option<u32> {
+        let _has_no_processes = (offset, len);
+        None
     }
     /// The same, perhaps a moment late. `free_at`: when there was no conflict, kept per range
     /// between calls. A disk without a clock always looks.

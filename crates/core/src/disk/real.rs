@@ -21,6 +21,7 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use super::forked::ForkSafeFile;
 use super::network;
+use super::processes::ProcessTag;
 use super::write_back::SEAL_BYTES;
 use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
 use super::{look, write_back};
@@ -168,6 +169,10 @@ impl Disk for RealDisk {
             file.set_permissions(like.permissions())
         };
         self.wrap(|| make_own(path, give))
+    }
+
+    fn this_process(&self) -> ProcessTag {
+        ProcessTag::this()
     }
 
     fn system_start(&self) -> Option<u64> {
@@ -480,6 +485,14 @@ impl DiskFile for RealFile {
         let mut lock = lock_of(offset, len, lock_type(kind))?;
         fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut lock))?;
         Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+    }
+
+    fn posix_owner(&self, offset: u64, len: u64) -> Option<u32> {
+        let mut lock = lock_of(offset, len, lock_type(LockKind::Exclusive)).ok()?;
+        fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut lock)).ok()?;
+        // -1: an open-file-description lock. 0: a process of another PID namespace.
+        let is_locked = i32::from(lock.l_type) != libc::F_UNLCK;
+        u32::try_from(lock.l_pid).ok().filter(|pid| is_locked && *pid != 0)
     }
 
     fn conflicts_lately(

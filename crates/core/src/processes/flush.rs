@@ -23,7 +23,7 @@ use crate::disk::system;
 use crate::log::group::Durability;
 use crate::shared::member::Member;
 use crate::shared::turn::now_us;
-use crate::shared::words::{ProcessWords, reached};
+use crate::shared::words::{PROCESSES, ProcessWords, reached};
 
 /// How often a waiter looks at the flusher.
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
@@ -66,6 +66,13 @@ fn gather(words: &ProcessWords) -> Option<Duration> {
     let since_us = now_us().wrapping_sub(words.flush_ended().load(SeqCst));
     let time_us = words.flush_us().load(SeqCst).min(GATHER_US_MAX);
     time_us.checked_sub(since_us).filter(|left| *left > 0).map(Duration::from_micros)
+}
+
+/// For a message.
+fn flusher_named(words: &ProcessWords) -> String {
+    let flusher = ProcessWords::flusher_of(words.flusher().load(SeqCst)).filter(|process| *process < PROCESSES);
+    let tag = flusher.map(|process| words.tag(process)).filter(|tag| tag.pid().is_some());
+    tag.map_or(String::new(), |tag| format!(": {}", tag.name()))
 }
 
 impl Database {
@@ -121,7 +128,7 @@ impl Database {
             }
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
-                return Err(Error::Busy("a flush of another process takes long".into()));
+                return Err(Error::Busy(format!("a flush of another process takes long{}", flusher_named(words))));
             }
             let others = if words.flusher().load(SeqCst) == 0 && !patience.is_zero() { gather(words) } else { None };
             let nap = others.unwrap_or(LOOK_FOR_DEAD);

@@ -30,7 +30,14 @@ use crate::log::group::Durability;
 use crate::log::ring::StreamedImages;
 use crate::shared::member::{self, Member, TakeResult};
 use crate::shared::tail::{Reach, Tail};
+use crate::shared::users;
 use crate::sqlite_format::home::State;
+
+/// Names the process that has the turn.
+pub fn another_writes(member: Option<&Member>) -> Error {
+    let holder = member.map_or(String::new(), Member::holder);
+    Error::Busy(format!("another process is writing the database through onewrite{holder}"))
+}
 
 impl Database {
     /// Waits until `deadline`. With `firm`, a transaction begins, which [`Database::leave`] ends;
@@ -74,7 +81,7 @@ impl Database {
             // A lease can end at any time: nothing that concerns others happens under it.
             TakeResult::Anew if !firm => return Ok(true),
             TakeResult::Not => {
-                return Err(Error::Busy("another process is writing the database through onewrite".into()));
+                return Err(another_writes(Some(&member)));
             }
             TakeResult::Anew | TakeResult::FromDead(_) => {}
         }
@@ -162,8 +169,9 @@ impl Database {
             Ok(false) => {
                 member::end_admin(&member.log)?;
                 Err(Error::Busy(format!(
-                    "{} is open in another process through onewrite, and this needs it alone",
-                    self.path.display()
+                    "{} is open in another process through onewrite, and this needs it alone{}",
+                    self.path.display(),
+                    users::named(&member.words, Some(member.me))
                 )))
             }
             Err(e) => Err(e),

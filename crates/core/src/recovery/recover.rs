@@ -37,10 +37,10 @@ use crate::pairing::closed::{Closed, closed};
 use crate::pairing::evidence::HomeAndLog;
 use crate::pairing::replay::Replayed;
 use crate::session::mark::lock_log;
-use crate::shared::kept;
 use crate::shared::member::{self, Member};
 use crate::shared::tail::Reach;
 use crate::shared::words::{ProcessWords, RecoveryDebt};
+use crate::shared::{kept, users};
 use crate::sqlite_format::home::{FileKind, HomeMark, State};
 
 /// Locks it, or opens it to read, as `mode` says.
@@ -269,18 +269,24 @@ fn join(
     follow(db, writer, inner, member, options)
 }
 
+fn named_in(log: &LogFile) -> String {
+    log.file.shared_words().map_or(String::new(), |words| users::named(&ProcessWords::new(words), None))
+}
+
 fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
     if options.concurrent {
         return Err(Error::Busy(format!(
-            "{} is open in another process, and concurrent=1 needs it alone",
-            db.path.display()
+            "{} is open in another process, and concurrent=1 needs it alone{}",
+            db.path.display(),
+            named_in(log)
         )));
     }
     if !db.facts().all_in_log() {
         return Err(Error::Busy(format!(
-            "{} is open in another process, and scheme={} needs it alone",
+            "{} is open in another process, and scheme={} needs it alone{}",
             db.path.display(),
-            options.preset
+            options.preset,
+            named_in(log)
         )));
     }
     let home = db.home.id().context(|| db.what("cannot look at"))?;

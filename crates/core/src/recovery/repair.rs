@@ -24,6 +24,7 @@ use crate::pairing::{Left, Pairing};
 use crate::recovery::recover::{self, open_log};
 use crate::session::mark::lock_log;
 use crate::shared::kept;
+use crate::shared::users::DatabaseUser;
 use crate::sqlite_format::home::{self, FileKind, State};
 
 /// A database kept from all others.
@@ -111,6 +112,11 @@ impl Repair {
         home::unmark(&mut first);
         let bytes = self.db.home.len().context(what)?;
         Ok(State::of_home(first.get(..n).unwrap_or_default(), bytes))
+    }
+
+    /// The processes that use the database, as far as this user may look at them.
+    pub fn users(&self) -> Result<Vec<DatabaseUser>> {
+        self.db.users()
     }
 
     /// Logs of earlier files of this name.

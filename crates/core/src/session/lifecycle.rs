@@ -26,14 +26,19 @@ impl Database {
     /// stays until the caller gives up, so that one of several gets on.
     pub fn go_live(&self, writer: &mut MutexGuard<'_, Option<LiveDatabase>>, inner: &mut DatabaseState) -> Result<()> {
         if !crate::disk::locks::reserve(&*self.home)? {
-            return Err(Error::Busy(format!("another process is about to write {}", self.path.display())));
+            return Err(Error::Busy(format!(
+                "another process is about to write {}{}",
+                self.path.display(),
+                crate::disk::locks::by_owner(&*self.home)
+            )));
         }
         // For programs that only look; longer readers go on.
         let patience = READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
         if !crate::disk::locks::exclusive_from_reserved(&*self.home, patience)? {
             return Err(Error::Busy(format!(
-                "the database {} is in use by another process without onewrite",
-                self.path.display()
+                "the database {} is in use by another process without onewrite{}",
+                self.path.display(),
+                crate::disk::locks::by_owner(&*self.home)
             )));
         }
         let made = self.place_mark(inner, None);

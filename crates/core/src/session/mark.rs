@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::BLOCK_BYTES_MIN;
+use crate::base::layout::lock_bytes::SLOTS;
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, Tid};
@@ -20,7 +21,7 @@ use crate::log::ring::{COUNTER_STEP, Log, StreamedImages, TID_STEP, slot_page_co
 use crate::log::slot::{Slot, session_after};
 use crate::pairing::Pairing;
 use crate::pairing::evidence::HomeAndLog;
-use crate::shared::{kept, member};
+use crate::shared::{kept, member, users};
 use crate::sqlite_format::home::{DatabaseHeader, FileKind, HomeMark, State};
 
 /// Longest wait for the log after home was given back.
@@ -468,8 +469,9 @@ pub fn lock_log(log: &LogFile, kind: LockKind, patience: Duration) -> Result<()>
     while !member::try_alone(log, kind)? {
         if Instant::now() >= deadline {
             return Err(Error::Busy(format!(
-                "another process has this database open through onewrite (it holds the log {})",
-                log.path.display()
+                "another process has this database open through onewrite (it holds the log {}){}",
+                log.path.display(),
+                users::holders(log, SLOTS, patience)
             )));
         }
         std::thread::sleep(Duration::from_micros(500));

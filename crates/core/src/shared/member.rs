@@ -22,12 +22,13 @@ use parking_lot::{Condvar, Mutex};
 use super::kept::{KeptImages, kept_path};
 use super::tail::Tail;
 use super::turn::{Turn, Turns, now_us};
+use super::users;
 use super::words::{PINS, PROCESSES, Pins, ProcessWords, RecoveryDebt, SnapshotCell};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::lock_bytes::{ADMIN, ATTACH, BYTES, OBSERVED, OBSERVED_BYTES, SLOTS};
 use crate::base::types::Tid;
-use crate::disk::{Disk, DiskFile, LockKind};
+use crate::disk::{Disk, DiskFile, LockKind, system};
 use crate::log::file::{LogCursor, LogFile};
 use crate::log::slot::Slot;
 
@@ -59,8 +60,9 @@ fn lock_within(log: &LogFile, byte: u64, kind: LockKind, wait: Duration) -> Resu
     while !log.file.try_lock(byte, 1, kind).context(what)? {
         if Instant::now() >= deadline {
             return Err(Error::Busy(format!(
-                "another process has this database to itself, or is opening or closing it (it holds the log {})",
-                log.path.display()
+                "another process has this database to itself, or is opening or closing it (it holds the log {}){}",
+                log.path.display(),
+                users::holders(log, byte, wait)
             )));
         }
         std::thread::sleep(Duration::from_micros(500));
@@ -82,8 +84,31 @@ fn observed(tid: Tid) -> u64 {
 
 #[derive(Default)]
 struct Announced {
-    own: [Option<Tid>; PINS],
-    others: Vec<Tid>,
+    own: [Option<Pinned>; PINS],
+    others: Vec<Pinned>,
+}
+
+#[derive(Clone, Copy)]
+struct Pinned {
+    tid: Tid,
+    /// On the system's clock, in seconds.
+    since: u32,
+}
+
+impl Pinned {
+    fn now(tid: Tid) -> Pinned {
+        Pinned { tid, since: u32::try_from(system::clock_s()).unwrap_or(u32::MAX) }
+    }
+}
+
+impl Announced {
+    fn floor(&self) -> Option<Tid> {
+        self.others.iter().map(|pinned| pinned.tid).min()
+    }
+
+    fn since(&self) -> Option<u32> {
+        self.own.iter().flatten().chain(&self.others).map(|pinned| pinned.since).min()
+    }
 }
 
 struct Local {
@@ -185,7 +210,7 @@ impl Member {
         let made = log.file.made().context(|| format!("cannot look at the log {}", log.path.display()))?;
         words.set_start(files.disk.system_start(), made);
         let me = 0;
-        words.enter(me);
+        words.enter(me, files.disk.this_process());
         let member = Member::new(files, log, words, me, tail);
         member.turns().found(in_flight > 0);
         {
@@ -223,7 +248,7 @@ impl Member {
                 log.file.unlock(at, 1).context(what)?;
             }
         };
-        words.enter(me);
+        words.enter(me, files.disk.this_process());
         Ok(Arc::new(Member::new(files, log, words, me, Tail::nowhere(slot))))
     }
 
@@ -349,14 +374,22 @@ impl Member {
     /// Announces a snapshot that no checkpoint can overtake now. Not for an observer.
     pub fn announce_unseen(&self, tid: Tid) {
         let mut announced = self.announced.lock();
+        let pinned = Pinned::now(tid);
         if let Some(n) = announced.own.iter().position(Option::is_none) {
             if let Some(own) = announced.own.get_mut(n) {
-                *own = Some(tid);
+                *own = Some(pinned);
             }
             self.words.set_pin(self.me, SnapshotCell::Own(n), Some(tid));
         } else {
-            announced.others.push(tid);
-            self.words.set_pin(self.me, SnapshotCell::Floor, announced.others.iter().min().copied());
+            announced.others.push(pinned);
+            self.words.set_pin(self.me, SnapshotCell::Floor, announced.floor());
+        }
+        self.tell_since(&announced);
+    }
+
+    fn tell_since(&self, announced: &Announced) {
+        if let Some(since) = announced.since() {
+            self.words.set_snapshot_since(self.me, since);
         }
     }
 
@@ -366,15 +399,16 @@ impl Member {
             return self.log.file.unlock(observed(tid), 1).context(what);
         }
         let mut announced = self.announced.lock();
-        if let Some(n) = announced.own.iter().position(|own| *own == Some(tid)) {
+        if let Some(n) = announced.own.iter().position(|own| own.is_some_and(|own| own.tid == tid)) {
             if let Some(own) = announced.own.get_mut(n) {
                 *own = None;
             }
             self.words.set_pin(self.me, SnapshotCell::Own(n), None);
-        } else if let Some(at) = announced.others.iter().position(|other| *other == tid) {
+        } else if let Some(at) = announced.others.iter().position(|other| other.tid == tid) {
             announced.others.swap_remove(at);
-            self.words.set_pin(self.me, SnapshotCell::Floor, announced.others.iter().min().copied());
+            self.words.set_pin(self.me, SnapshotCell::Floor, announced.floor());
         }
+        self.tell_since(&announced);
         Ok(())
     }
 
@@ -479,6 +513,13 @@ impl Member {
 
     pub fn others_write(&self) -> bool {
         self.turns().is_taken_by_another()
+    }
+
+    /// For a message: another process with the turn, and for how long.
+    pub fn holder(&self) -> String {
+        let held = self.words.busy_for().filter(|(owner, _)| *owner != self.me && *owner < PROCESSES);
+        let named = held.map(|(owner, time)| (self.words.tag(owner), time)).filter(|(tag, _)| tag.pid().is_some());
+        named.map_or(String::new(), |(tag, time)| format!(": held for {:.1} s by {}", time.as_secs_f64(), tag.name()))
     }
 
     /// Whether a living process has been writing for `kept`.

@@ -10,4 +10,5 @@ mod model_tests;
 mod ship_tests;
 pub mod tail;
 pub mod turn;
+pub mod users;
 pub mod words;

@@ -3,6 +3,7 @@
 
 use super::words::{ProcessWords, SnapshotCell};
 use crate::base::types::Tid;
+use crate::disk::processes::ProcessTag;
 
 /// One page, and its kept images: (until, state).
 struct World {
@@ -129,7 +130,7 @@ fn run(words: &ProcessWords, path: &mut Vec<bool>, without: Without) -> Result<(
 fn first_violation(without: Without) -> Option<String> {
     let words = ProcessWords::new(std::sync::Arc::default());
     words.found(1, false, 1, Tid(0));
-    words.enter(1);
+    words.enter(1, ProcessTag::UNKNOWN);
     let mut path = Vec::new();
     loop {
         if let Err(violation) = run(&words, &mut path, without) {

@@ -90,6 +90,12 @@ impl ProcessWords {
         place.busy.then_some(place.owner)
     }
 
+    /// The same, and for how long, also for one that only reads the words.
+    pub fn busy_for(&self) -> Option<(usize, Duration)> {
+        let place = TurnWord::of(self.turn_seen());
+        place.busy.then(|| (place.owner, place.age()))
+    }
+
     /// Whether a process takes over from a dead one.
     pub fn takes_over(&self) -> bool {
         self.turn().load(SeqCst) & TAKES_OVER != 0

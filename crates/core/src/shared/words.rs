@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::base::layout::words::*;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
+use crate::disk::processes::ProcessTag;
 use crate::disk::shared::SharedWords;
 use crate::disk::system;
 use crate::log::frontier::{Frontier, FrontierStore, Milestone};
@@ -18,6 +19,7 @@ use crate::log::group::Durability;
 
 const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
 const _: () = assert!(AT_SLOTS + PROCESSES * SLOT_WORDS == crate::disk::shared::LONGS);
+const _: () = assert!(SHIP_BELL < SNAPSHOT_SINCE && SNAPSHOT_SINCE + PROCESSES <= crate::disk::shared::SHORTS);
 const _: () = assert!(SHIP_BELL + 1 < crate::disk::shared::SHORTS && PROCESSES <= 64, "a bit and a bell for each");
 
 pub use crate::base::layout::words::{PINS, PROCESSES};
@@ -516,6 +518,10 @@ impl ProcessWords {
         self.cell(AT_TURN)
     }
 
+    pub fn turn_seen(&self) -> u64 {
+        self.long(AT_TURN).load(SeqCst)
+    }
+
     /// Counts passings of the turn between processes.
     pub fn turns(&self) -> &AtomicU64 {
         self.cell(AT_TURNS)
@@ -530,9 +536,37 @@ impl ProcessWords {
     }
 
     /// The caller has its lock byte.
-    pub fn enter(&self, process: usize) {
+    pub fn enter(&self, process: usize, tag: ProcessTag) {
         self.clear(process);
-        self.cell(Self::slot_at(process, IN_SLOT_USED)).store(1, SeqCst);
+        self.cell(Self::slot_at(process, IN_SLOT_USED)).store(tag.0, SeqCst);
+    }
+
+    /// The process in a slot, dead or alive.
+    pub fn tag(&self, process: usize) -> ProcessTag {
+        ProcessTag(self.long(Self::slot_at(process, IN_SLOT_USED)).load(SeqCst))
+    }
+
+    /// When the oldest snapshot of a process was taken, in seconds of the system's clock. It counts
+    /// while the process has a snapshot.
+    pub fn snapshot_since(&self, process: usize) -> u32 {
+        self.0.shorts[SNAPSHOT_SINCE + process].load(Relaxed)
+    }
+
+    pub fn set_snapshot_since(&self, process: usize, seconds: u32) {
+        let word = &self.0.to_write().shorts[SNAPSHOT_SINCE + process];
+        // Others' words are in the same cache line.
+        if word.load(Relaxed) != seconds {
+            word.store(seconds, Relaxed);
+        }
+    }
+
+    /// Sends to the store.
+    pub fn set_shipper(&self, process: usize) {
+        self.cell(AT_SHIPPER).store(process as u64 + 1, SeqCst);
+    }
+
+    pub fn shipper(&self) -> Option<usize> {
+        usize::try_from(self.long(AT_SHIPPER).load(SeqCst)).ok()?.checked_sub(1)
     }
 
     pub fn is_used(&self, process: usize) -> bool {
@@ -547,6 +581,7 @@ impl ProcessWords {
         self.let_in(process);
         self.wanting().fetch_and(!(1 << process), SeqCst);
         self.awaiting().fetch_and(!(1 << process), SeqCst);
+        let _ = self.cell(AT_SHIPPER).compare_exchange(process as u64 + 1, 0, SeqCst, SeqCst);
         self.cell(Self::slot_at(process, IN_SLOT_USED)).store(0, SeqCst);
     }
 

@@ -1,4 +1,4 @@
-//! Giving a connection its functions and its table.
+//! Giving a connection its functions and its tables.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use super::functions::FUNCTIONS;
 use super::library::library;
-use super::stats_table;
+use super::tables;
 use crate::sqlite::api::sqlite_copy;
 use crate::sqlite::ffi::{Opaque, code, sql};
 
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn each_connection(
     code::ERROR
 }
 
-/// Gives one connection its functions and its table. Doing so again replaces them by the same.
+/// Gives one connection its functions and its tables. Doing so again replaces them by the same.
 ///
 /// # Safety
 /// `db` is an open connection, and `routines` the table of its SQLite library, 3.37 or newer.
@@ -64,9 +64,12 @@ pub(crate) unsafe fn attach(db: *mut Opaque, routines: *const c_void) -> Result<
             }
         }
         let data = std::ptr::from_ref(sql).cast_mut().cast::<c_void>();
-        match (sql.create_module_v2)(db, c"onewrite_stats".as_ptr(), &raw const stats_table::MODULE, data, None) {
-            code::OK => Ok(()),
-            rc => Err(format!("SQLite did not take the table onewrite_stats: error {rc}")),
+        for (name, module) in &tables::MODULES {
+            let rc = (sql.create_module_v2)(db, name.as_ptr(), std::ptr::from_ref(module), data, None);
+            if rc != code::OK {
+                return Err(format!("SQLite did not take the table {}: error {rc}", name.to_string_lossy()));
+            }
         }
+        Ok(())
     }
 }

@@ -539,6 +539,29 @@ fn every_connection_can_ask_for_version_status_and_counters() {
 }
 
 #[test]
+fn sql_tells_which_processes_use_a_database() {
+    let dir = setup();
+    let path = dir.path().join("used.db");
+    let db = open(&path, "").unwrap();
+    db.execute_batch(TABLE).unwrap();
+    let me = i64::from(std::process::id());
+    let mine = |what: &str| format!("SELECT {what} FROM onewrite_who WHERE pid = {me}");
+    assert_eq!(one::<String>(&db, &mine("state || ' ' || activity")), "running reading");
+    assert!(one::<String>(&db, &mine("command")).contains("suite"));
+    assert_eq!(one::<Option<f64>>(&db, &mine("writing_s")), None);
+    db.execute_batch("BEGIN IMMEDIATE").unwrap();
+    assert_eq!(one::<String>(&db, &mine("activity || ' ' || typeof(writing_s) || schema")), "writing realmain");
+    assert_eq!(one::<String>(&db, &mine("typeof(pid) || typeof(attached_s) || ships")), "integerinteger0");
+    let line = one::<String>(&db, "PRAGMA onewrite_who");
+    assert!(line.starts_with(&format!("pid={me}\tcommand=")) && line.contains("\tactivity=writing\t"), "{line}");
+    db.execute_batch("COMMIT").unwrap();
+    let (_, message) = explain(stats(&open_stock(&path), "onewrite_who").unwrap_err());
+    assert!(message.contains("through the VFS \"unix\""), "{message}");
+    db.execute_batch(&format!("ATTACH 'file:{}' AS aux", dir.path().join("second.db").display())).unwrap();
+    assert_eq!(one::<String>(&db, "SELECT activity || schema FROM onewrite_who('aux')"), "openaux");
+}
+
+#[test]
 fn the_status_says_where_onewrite_is_not_in_effect() {
     let dir = setup();
     let path = dir.path().join("not.db");

@@ -1,0 +1,373 @@
+//! The processes of this machine, by `/proc`: names, states, and which of them hold a file. Where
+//! there is no `/proc`, a process is a number.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
+use super::FileId;
+use super::system::clock_s;
+use crate::base::text::printable;
+
+const PID_BITS: u32 = 22;
+const NAMESPACE_BITS: u32 = 12;
+const SECONDS_BITS: u32 = 30;
+const _: () = assert!(PID_BITS + NAMESPACE_BITS + SECONDS_BITS == u64::BITS);
+
+/// Bytes of a command line that are read.
+const COMMAND_BYTES_MAX: u64 = 4096;
+/// Characters of a command in a message.
+const SHORT_CHARS: usize = 80;
+
+/// Number and PID namespace of a process, and when it attached, as one shared word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessTag(pub u64);
+
+impl ProcessTag {
+    /// Not zero.
+    pub const UNKNOWN: ProcessTag = ProcessTag(1);
+
+    /// The calling process, now.
+    pub fn this() -> ProcessTag {
+        let pid = u64::from(std::process::id()) & mask(PID_BITS);
+        let rest = (namespace() << SECONDS_BITS) | (clock_s() & mask(SECONDS_BITS));
+        ProcessTag((pid << (NAMESPACE_BITS + SECONDS_BITS)) | rest)
+    }
+
+    /// In its own PID namespace; `None`: unknown.
+    pub fn pid(self) -> Option<u32> {
+        let pid = u32::try_from(self.0 >> (NAMESPACE_BITS + SECONDS_BITS)).unwrap_or(0);
+        (pid != 0).then_some(pid)
+    }
+
+    /// Whether its number means the same process here.
+    pub fn is_here(self) -> bool {
+        (self.0 >> SECONDS_BITS) & mask(NAMESPACE_BITS) == namespace()
+    }
+
+    /// Seconds since it attached.
+    pub fn age_s(self) -> u64 {
+        clock_s().saturating_sub(self.0 & mask(SECONDS_BITS)) & mask(SECONDS_BITS)
+    }
+
+    /// For a message.
+    pub fn name(self) -> String {
+        match self.pid() {
+            None => "another process".to_owned(),
+            Some(pid) if self.is_here() => name(pid),
+            Some(pid) => format!("process {pid} (cannot be looked at)"),
+        }
+    }
+}
+
+fn mask(bits: u32) -> u64 {
+    (1 << bits) - 1
+}
+
+/// 0: unknown.
+fn namespace() -> u64 {
+    fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino() & mask(NAMESPACE_BITS))
+}
+
+/// Whether a process goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProcessLife {
+    /// It runs, or waits.
+    Running,
+    /// SIGSTOP.
+    Stopped,
+    /// A debugger has stopped it.
+    Traced,
+    /// It is gone.
+    Ended,
+    /// Another user's or namespace's, of which nothing is shown here.
+    #[default]
+    Unknown,
+}
+
+impl ProcessLife {
+    /// One word.
+    pub fn word(self) -> &'static str {
+        match self {
+            ProcessLife::Running => "running",
+            ProcessLife::Stopped => "stopped",
+            ProcessLife::Traced => "traced",
+            ProcessLife::Ended => "ended",
+            ProcessLife::Unknown => "unknown",
+        }
+    }
+}
+
+/// The state of a process of this namespace.
+pub fn life(pid: u32) -> ProcessLife {
+    look_at(pid).0
+}
+
+/// And whether it waits for a device: its command line might do so, too.
+fn look_at(pid: u32) -> (ProcessLife, bool) {
+    let Ok(stat) = read_start(Path::new(&format!("/proc/{pid}/stat")), 1024) else {
+        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let is_gone = matches!(pid.map(test_kill_process), Some(Err(Errno::SRCH)));
+        return (if is_gone { ProcessLife::Ended } else { ProcessLife::Unknown }, false);
+    };
+    let state = stat.iter().rposition(|b| *b == b')').and_then(|at| stat.get(at + 2));
+    let life = match state {
+        Some(b'T') => ProcessLife::Stopped,
+        Some(b't') => ProcessLife::Traced,
+        Some(b'Z' | b'X') => ProcessLife::Ended,
+        Some(_) => ProcessLife::Running,
+        None => ProcessLife::Unknown,
+    };
+    (life, state == Some(&b'D'))
+}
+
+/// Program and arguments, or the kernel's name of the process; `None` where neither can be read.
+pub fn command(pid: u32) -> Option<String> {
+    let arguments = arguments(pid);
+    (!arguments.is_empty()).then(|| arguments.join(" ")).or_else(|| comm(pid))
+}
+
+fn arguments(pid: u32) -> Vec<String> {
+    let line = read_start(Path::new(&format!("/proc/{pid}/cmdline")), COMMAND_BYTES_MAX).unwrap_or_default();
+    let line = String::from_utf8_lossy(&line).into_owned();
+    let line = line.trim_end_matches('\0');
+    if line.is_empty() { Vec::new() } else { line.split('\0').map(str::to_owned).collect() }
+}
+
+fn comm(pid: u32) -> Option<String> {
+    let name = read_start(Path::new(&format!("/proc/{pid}/comm")), 64).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned())
+}
+
+fn read_start(path: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
+    let mut read = Vec::new();
+    File::open(path)?.take(bytes_max).read_to_end(&mut read)?;
+    Ok(read)
+}
+
+/// The program and, unless it is an option, its first argument: others may hold secrets, and a
+/// message goes into logs.
+fn short_command(pid: u32, is_waiting: bool) -> Option<String> {
+    let arguments = if is_waiting { Vec::new() } else { arguments(pid) };
+    let Some((program, rest)) = arguments.split_first() else { return comm(pid).map(|comm| shown(&comm)) };
+    let program = program.rsplit('/').next().unwrap_or(program);
+    let first = rest.first().filter(|first| !first.starts_with('-'));
+    Some(shown(&first.map_or(program.to_owned(), |first| format!("{program} {first}"))))
+}
+
+fn shown(command: &str) -> String {
+    let text = printable(command);
+    let mut short: String = text.chars().take(SHORT_CHARS).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
+
+/// A process of this namespace, for a message.
+pub fn name(pid: u32) -> String {
+    let (life, is_waiting) = look_at(pid);
+    match (life, short_command(pid, is_waiting)) {
+        (ProcessLife::Ended, _) => format!("process {pid} (which has ended)"),
+        (_, None) => format!("process {pid} (cannot be looked at)"),
+        (ProcessLife::Stopped, Some(command)) => format!("process {pid} ({command}), which is stopped (SIGSTOP)"),
+        (ProcessLife::Traced, Some(command)) => format!("process {pid} ({command}), which a debugger has stopped"),
+        (_, Some(command)) => format!("process {pid} ({command})"),
+    }
+}
+
+/// A lock on a range of a file's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldLock {
+    /// Else shared.
+    pub exclusive: bool,
+    /// Its first byte.
+    pub first: u64,
+    /// Its last byte.
+    pub last: u64,
+}
+
+/// A process that has one of several files open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileUser {
+    /// In this namespace.
+    pub pid: u32,
+    /// Which of the files.
+    pub file: usize,
+    /// Its locks.
+    pub locks: Vec<HeldLock>,
+}
+
+/// The processes that have `files` open or locked, as far as this user may look at them.
+pub fn users_of(files: &[FileId]) -> Vec<FileUser> {
+    let mut users = locks_of_all(files);
+    for pid in fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| number(&entry)) {
+        let opened = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        for descriptor in opened.filter_map(|entry| number(&entry)) {
+            let Some(id) = opened_as(&format!("/proc/{pid}/fd/{descriptor}")) else { continue };
+            let Some(file) = files.iter().position(|file| *file == id) else { continue };
+            let held = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).unwrap_or_default();
+            let locks = held.lines().filter_map(|line| line.strip_prefix("lock:")).filter_map(parsed);
+            users.push(FileUser { pid, file, locks: locks.map(|line| line.lock).collect() });
+        }
+    }
+    users
+}
+
+fn number(entry: &fs::DirEntry) -> Option<u32> {
+    entry.file_name().to_str()?.parse().ok()
+}
+
+/// Never waits for another machine.
+fn opened_as(descriptor: &str) -> Option<FileId> {
+    let found = statx(CWD, descriptor, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+    Some(FileId { dev: makedev(found.stx_dev_major, found.stx_dev_minor), ino: found.stx_ino })
+}
+
+/// POSIX locks of all users, which the kernel lists with their processes.
+fn locks_of_all(files: &[FileId]) -> Vec<FileUser> {
+    let text = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let lines = text.lines().filter_map(parsed).filter(|line| line.pid > 0);
+    lines
+        .filter_map(|line| {
+            let file = files.iter().position(|file| *file == line.file)?;
+            Some(FileUser { pid: u32::try_from(line.pid).ok()?, file, locks: vec![line.lock] })
+        })
+        .collect()
+}
+
+struct LockLine {
+    pid: i64,
+    file: FileId,
+    lock: HeldLock,
+}
+
+/// `1: POSIX  ADVISORY  WRITE 497 fe:00:9986208 1073741825 1073741825`; not of a waiter.
+fn parsed(line: &str) -> Option<LockLine> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    let kind = fields.next().filter(|kind| matches!(*kind, "POSIX" | "OFDLCK"))?;
+    let exclusive = fields.nth(1)? == "WRITE";
+    let pid: i64 = fields.next()?.parse().ok()?;
+    let mut place = fields.next()?.split(':');
+    let mut part = |radix| u64::from_str_radix(place.next()?, radix).ok();
+    let (major, minor, ino) = (part(16)?, part(16)?, part(10)?);
+    let file = FileId { dev: makedev(u32::try_from(major).ok()?, u32::try_from(minor).ok()?), ino };
+    let first = fields.next()?.parse().ok()?;
+    let last = fields.next().map(|last| last.parse().unwrap_or(u64::MAX))?;
+    let pid = if kind == "POSIX" { pid } else { -1 };
+    Some(LockLine { pid, file, lock: HeldLock { exclusive, first, last } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::real::RealDisk;
+    use crate::disk::{Disk, LockKind, OpenMode};
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn named(name: &str) -> Sleeper {
+            let child = Command::new("sleep").arg0(name).arg("1000").stdin(Stdio::null()).spawn().unwrap();
+            let sleeper = Sleeper(child);
+            // Before `exec` it has this test's name.
+            while !command(sleeper.0.id()).is_some_and(|command| command.starts_with(name)) {
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            sleeper
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn a_tag_names_this_process() {
+        let tag = ProcessTag::this();
+        assert_eq!((tag.pid(), tag.is_here()), (Some(std::process::id()), true));
+        assert!(tag.age_s() < 60 && tag.name().starts_with(&format!("process {} (", std::process::id())), "{tag:?}");
+        let elsewhere = ProcessTag(tag.0 ^ (1 << SECONDS_BITS));
+        assert!(!elsewhere.is_here());
+        assert_eq!(elsewhere.name(), format!("process {} (cannot be looked at)", std::process::id()));
+        assert_eq!(ProcessTag(1).name(), "another process");
+    }
+
+    #[test]
+    fn a_hostile_name_stays_on_its_line() {
+        let sleeper = Sleeper::named("a\n\u{1b}[2J\u{202e}b");
+        let pid = sleeper.0.id();
+        assert_eq!(name(pid), format!("process {pid} (a\\n\\u{{1b}}[2J\\u{{202e}}b 1000)"));
+        assert_eq!(command(pid).unwrap(), "a\n\u{1b}[2J\u{202e}b 1000");
+    }
+
+    #[test]
+    fn options_and_what_follows_are_not_in_a_message() {
+        assert_eq!(shown(&"x".repeat(200)).chars().count(), SHORT_CHARS + 1);
+        let mut sleeper = Command::new("sh").args(["-c", "sleep 1000; : --password=secret"]).spawn().unwrap();
+        while command(sleeper.id()).is_none_or(|command| !command.starts_with("sh")) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert_eq!(name(sleeper.id()), format!("process {} (sh)", sleeper.id()));
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+    }
+
+    #[test]
+    fn a_stopped_and_an_ended_process_are_said_so() {
+        let mut sleeper = Sleeper::named("a");
+        let pid = sleeper.0.id();
+        assert_eq!(life(pid), ProcessLife::Running);
+        let signal = |signal: &str| {
+            assert!(Command::new("kill").args([signal, &pid.to_string()]).status().unwrap().success());
+        };
+        signal("-STOP");
+        while life(pid) != ProcessLife::Stopped {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(name(pid).ends_with("(a 1000), which is stopped (SIGSTOP)"), "{}", name(pid));
+        sleeper.0.kill().unwrap();
+        while life(pid) != ProcessLife::Ended {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        sleeper.0.wait().unwrap();
+        assert_eq!(life(pid), ProcessLife::Ended);
+        assert_eq!(name(pid), format!("process {pid} (which has ended)"));
+    }
+
+    #[test]
+    fn the_holder_of_a_lock_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = RealDisk::new().open(&dir.path().join("db"), OpenMode::Create).unwrap();
+        assert!(file.try_lock(10, 5, LockKind::Exclusive).unwrap() && file.try_lock(20, 1, LockKind::Shared).unwrap());
+        let users = users_of(&[FileId { dev: 0, ino: 0 }, file.id().unwrap()]);
+        let [user] = &users[..] else { panic!("{users:?}") };
+        assert_eq!((user.pid, user.file), (std::process::id(), 1));
+        let mut locks = user.locks.clone();
+        locks.sort_by_key(|lock| lock.first);
+        let lock = |exclusive, first, last| HeldLock { exclusive, first, last };
+        assert_eq!(locks, [lock(true, 10, 14), lock(false, 20, 20)]);
+    }
+
+    #[test]
+    fn lines_of_the_kernel() {
+        let line = parsed("19: POSIX  ADVISORY  WRITE 497 fe:00:9986208 1073741825 1073741825").unwrap();
+        assert_eq!((line.pid, line.file.ino), (497, 9_986_208));
+        assert_eq!(line.lock, HeldLock { exclusive: true, first: 1_073_741_825, last: 1_073_741_825 });
+        let line = parsed("\t1: OFDLCK ADVISORY  READ -1 00:1b:517957 0 EOF").unwrap();
+        assert_eq!((line.pid, line.lock), (-1, HeldLock { exclusive: false, first: 0, last: u64::MAX }));
+        for no_lock in ["1: -> POSIX  ADVISORY  WRITE 5 fe:00:1 0 0", "2: FLOCK  ADVISORY  WRITE 1 fe:00:7 0 EOF", ""] {
+            assert!(parsed(no_lock).is_none(), "{no_lock}");
+        }
+    }
+}

@@ -631,7 +631,7 @@ impl World {
             return false;
         }
         let Ok(log) = self.sim.open(Path::new("db-onewrite"), OpenMode::ReadWrite) else { return false };
-        let poison = log.shared_words().map_or(0, |words| words.longs[POISON].load(Ordering::SeqCst));
+        let poison = log.shared_words(1).map_or(0, |words| words.longs[POISON].load(Ordering::SeqCst));
         poison != 0 && !log.try_lock(ATTACH, 1, LockKind::Exclusive).unwrap_or(true)
     }
 

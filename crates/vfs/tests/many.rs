@@ -19,6 +19,9 @@ use rusqlite::Connection;
 /// In which 38 slots lie in the log, the others in a file.
 const PROCESSES: usize = 200;
 const SLOTS_HERE: usize = 38;
+/// Processes that commit in turn beside silent ones, each so often.
+const ACTIVE: usize = 10;
+const ROUNDS: usize = 30;
 /// Each lets its connection wait so long: on a slow machine all begin at once.
 const WAITS: Duration = Duration::from_secs(60);
 
@@ -70,6 +73,30 @@ fn insert(db: &Connection) {
     db.execute("INSERT INTO t(x) VALUES (zeroblob(50))", []).unwrap();
 }
 
+/// Behind a commit of another process; in nanoseconds.
+fn relayed(db: &Connection, gates: &Gates) {
+    for _ in 0..ROUNDS {
+        wait(&gates.relay.0, 1);
+        let begun = Instant::now();
+        insert(db);
+        let time = u64::try_from(begun.elapsed().as_nanos()).unwrap();
+        (&gates.times.1).write_all(&time.to_le_bytes()).unwrap();
+    }
+}
+
+fn median_of_relayed(gates: &Gates) -> Duration {
+    let mut times: Vec<_> = (0..ACTIVE * ROUNDS)
+        .map(|_| {
+            tell(&gates.relay.1, 1);
+            let mut time = [0; 8];
+            (&gates.times.0).read_exact(&mut time).unwrap();
+            Duration::from_nanos(u64::from_le_bytes(time))
+        })
+        .collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
 /// The time of a commit in the middle, and this process's own memory in KiB.
 fn measured(db: &Connection, commits: u32) -> (Duration, u64) {
     let mut times: Vec<_> = (0..commits)
@@ -94,15 +121,21 @@ fn slots_files(path: &Path) -> usize {
 /// Pipes of one byte for each process: it is ready, goes on, ends.
 struct Gates {
     ready: (File, File),
+    relay: (File, File),
+    times: (File, File),
     goes_on: (File, File),
     ends: (File, File),
 }
 
-/// Attaches with a commit, stays silent, commits once more, stays until the end.
-fn life(path: &Path, gates: &Gates) {
+/// Attaches with a commit, stays silent unless it `is_active`, commits once more, stays until the
+/// end.
+fn life(path: &Path, gates: &Gates, is_active: bool) {
     let db = attached(path);
     insert(&db);
     tell(&gates.ready.1, 1);
+    if is_active {
+        relayed(&db, gates);
+    }
     wait(&gates.goes_on.0, 1);
     insert(&db);
     // A reader's snapshot is of the newest state.
@@ -120,14 +153,15 @@ fn as_many_processes_as_there_are_write_now_and_then() {
     let db = attached(&path);
     db.execute_batch("CREATE TABLE t(id INTEGER PRIMARY KEY, x)").unwrap();
     db.close().unwrap();
-    let gates = Gates { ready: pipe(), goes_on: pipe(), ends: pipe() };
-    let start = || forked(|| life(&path, &gates));
+    let gates = Gates { ready: pipe(), relay: pipe(), times: pipe(), goes_on: pipe(), ends: pipe() };
+    let start = |is_active| forked(|| life(&path, &gates, is_active));
     let begun = Instant::now();
-    let mut children: Vec<_> = (0..processes).map(|_| start()).collect();
+    let mut children: Vec<_> = (0..processes).map(|n| start(n + ACTIVE >= processes)).collect();
     wait(&gates.ready.0, processes);
     println!("{processes} processes attached in {:?}", begun.elapsed());
     assert_eq!(slots_files(&path), usize::from(processes > SLOTS_HERE));
 
+    println!("{ACTIVE} that take turns: {:?} a commit", median_of_relayed(&gates));
     let db = attached(&path);
     let commits = std::env::var("ONEWRITE_TEST_COMMITS").ok().and_then(|n| n.parse().ok()).unwrap_or(300);
     let (time, kib) = measured(&db, commits);
@@ -141,7 +175,7 @@ fn as_many_processes_as_there_are_write_now_and_then() {
     for child in &killed {
         assert_ne!(ended(*child), 0);
     }
-    children.extend(killed.iter().map(|_| start()));
+    children.extend(killed.iter().map(|_| start(false)));
     wait(&gates.ready.0, killed.len());
 
     let begun = Instant::now();
@@ -154,7 +188,7 @@ fn as_many_processes_as_there_are_write_now_and_then() {
     }
     db.close().unwrap();
     assert_eq!(slots_files(&path), 0);
-    let rows = 2 * processes + killed.len() + commits as usize;
+    let rows = 2 * processes + ACTIVE * ROUNDS + killed.len() + commits as usize;
     let stock = open_stock(&path);
     assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t"), rows as i64);
     assert_eq!(one::<String>(&stock, "PRAGMA integrity_check"), "ok");

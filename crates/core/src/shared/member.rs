@@ -35,6 +35,9 @@ use crate::log::slot::Slot;
 /// Another process counts as a writer for this long.
 const BESIDE: Duration = Duration::from_millis(20);
 
+/// Time between two tries to get a lock: at first, after a while.
+const ASKS_AGAIN: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(50));
+
 /// A process that attaches looks at so many slots in use, whether their processes are dead.
 const LOOKS_AT_DEAD: usize = 4;
 
@@ -58,16 +61,19 @@ pub fn admin(log: &LogFile, wait: Duration) -> Result<()> {
 }
 
 fn lock_within(log: &LogFile, byte: u64, kind: LockKind, wait: Duration) -> Result<()> {
-    let deadline = Instant::now() + wait;
+    let begun = Instant::now();
     let what = || format!("cannot lock the log {}", log.path.display());
     while !log.file.try_lock(byte, 1, kind).context(what)? {
-        if Instant::now() >= deadline {
+        let waited = begun.elapsed();
+        if waited >= wait {
             return Err(Error::Busy(format!(
                 "another process has this database to itself, or is opening or closing it (it holds the log {})",
                 log.path.display()
             )));
         }
-        std::thread::sleep(Duration::from_micros(500));
+        // Hundreds that wait would keep the kernel's list of locks busy.
+        let pause = (waited / 4).clamp(ASKS_AGAIN.0, ASKS_AGAIN.1);
+        std::thread::sleep(pause.min(wait - waited));
     }
     Ok(())
 }

@@ -29,6 +29,8 @@ const SNAPSHOT_GRACE_US: u64 = 20_000;
 /// A process goes on this long while others wait.
 const SLICE: Duration = Duration::from_millis(2);
 const POLL: Duration = Duration::from_millis(1);
+/// More that wait look more seldom, so that all together look about as often.
+const POLLERS: usize = 4;
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
 
 const STAMP_BITS: u32 = 48;
@@ -198,7 +200,9 @@ impl Turns<'_> {
                 wanting.set(self.me);
                 continue;
             }
-            let nap = nap.min(deadline.at().saturating_duration_since(now));
+            let others = wanting.from(0).count().div_ceil(POLLERS).max(1) as u32;
+            let until_kept = kept.map_or(Duration::MAX, |kept| kept.saturating_sub(age).max(nap));
+            let nap = nap.saturating_mul(others).min(until_kept).min(deadline.at().saturating_duration_since(now));
             system::wait(bell, rung, nap);
         };
         if waiting {

@@ -22,6 +22,8 @@ const SLOTS_HERE: usize = 38;
 /// Processes that commit in turn beside silent ones, each so often.
 const ACTIVE: usize = 10;
 const ROUNDS: usize = 30;
+/// So many commits come before the measured ones, for equal sizes.
+const ROWS: usize = 2000;
 /// Each lets its connection wait so long: on a slow machine all begin at once.
 const WAITS: Duration = Duration::from_secs(60);
 
@@ -161,6 +163,13 @@ fn as_many_processes_as_there_are_write_now_and_then() {
     println!("{processes} processes attached in {:?}", begun.elapsed());
     assert_eq!(slots_files(&path), usize::from(processes > SLOTS_HERE));
 
+    let rows_before = ROWS.saturating_sub(processes);
+    let fills = forked(|| {
+        let db = attached(&path);
+        (0..rows_before).for_each(|_| insert(&db));
+        db.close().unwrap();
+    });
+    assert_eq!(ended(fills), 0);
     println!("{ACTIVE} that take turns: {:?} a commit", median_of_relayed(&gates));
     let db = attached(&path);
     let commits = std::env::var("ONEWRITE_TEST_COMMITS").ok().and_then(|n| n.parse().ok()).unwrap_or(300);
@@ -188,7 +197,7 @@ fn as_many_processes_as_there_are_write_now_and_then() {
     }
     db.close().unwrap();
     assert_eq!(slots_files(&path), 0);
-    let rows = 2 * processes + ACTIVE * ROUNDS + killed.len() + commits as usize;
+    let rows = rows_before + 2 * processes + ACTIVE * ROUNDS + killed.len() + commits as usize;
     let stock = open_stock(&path);
     assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t"), rows as i64);
     assert_eq!(one::<String>(&stock, "PRAGMA integrity_check"), "ok");

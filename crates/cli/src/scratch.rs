@@ -334,8 +334,9 @@ impl DiskFile for ScratchFile {
         self.0.real.as_ref().map_or(512, |real| real.atomic_unit_bytes())
     }
 
-    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
-        Ok(self.0.words.clone())
+    fn shared_words(&self, blocks: usize) -> io::Result<Arc<SharedWords>> {
+        let words = &self.0.words;
+        if words.blocks().len() < blocks { Err(io::ErrorKind::Unsupported.into()) } else { Ok(words.clone()) }
     }
 }
 

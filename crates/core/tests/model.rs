@@ -1,5 +1,5 @@
-//! The writer's place, publication and the change of leaders under a model checker: the same
-//! sources, compiled against locks whose interleavings it chooses. It also finds deadlocks and lost
+//! The writer's place, publication, the change of leaders and the bits of processes with snapshots
+//! under a model checker: the same sources, compiled against locks whose interleavings it chooses. It also finds deadlocks and lost
 //! wake-ups.
 
 #[path = "../src/log/frontier.rs"]
@@ -10,6 +10,10 @@ mod group;
 #[path = "../src/base/memory.rs"]
 #[allow(dead_code)]
 mod memory;
+#[path = "../src/shared/pinning.rs"]
+mod pinning;
+#[path = "model/pins.rs"]
+mod pins;
 #[path = "../src/database/queue.rs"]
 #[allow(dead_code)]
 mod queue;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
 use onewrite_core::inspect::home;
-use onewrite_core::inspect::layout::KEPT_SUFFIX;
+use onewrite_core::inspect::layout::{KEPT_SUFFIX, SLOTS_SUFFIX};
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
@@ -633,7 +633,7 @@ impl World {
             return false;
         }
         let Ok(log) = self.sim.open(Path::new("db-onewrite"), OpenMode::ReadWrite) else { return false };
-        let poison = log.shared_words().map_or(0, |words| words.longs[POISON].load(Ordering::SeqCst));
+        let poison = log.shared_words(1).map_or(0, |words| words.longs[POISON].load(Ordering::SeqCst));
         poison != 0 && !log.try_lock(ATTACH, 1, LockKind::Exclusive).unwrap_or(true)
     }
 
@@ -811,9 +811,11 @@ impl World {
                     known.seen = at;
                     known.floor = at;
                     known.states.truncate(at + 1);
-                    let is_kept = |path: &PathBuf| path.to_string_lossy().contains(KEPT_SUFFIX);
-                    if !self.crashed && self.sim.paths().iter().any(is_kept) {
-                        return Err("the kept images outlive the last process".into());
+                    let outlives = |path: &PathBuf| {
+                        [KEPT_SUFFIX, SLOTS_SUFFIX].iter().any(|suffix| path.to_string_lossy().contains(suffix))
+                    };
+                    if !self.crashed && self.sim.paths().iter().any(outlives) {
+                        return Err("the kept images or further slots outlive the last process".into());
                     }
                     self.tally.lock().plain += 1;
                     return Ok(());

@@ -3,7 +3,7 @@
 
 use super::device::DeviceCounters;
 use crate::numbers::measure::{median, round};
-use onewrite_core::inspect::layout::{KEPT_SUFFIX, LOG_SUFFIX};
+use onewrite_core::inspect::layout::{KEPT_SUFFIX, LOG_SUFFIX, SLOTS_SUFFIX};
 use onewrite_device::{Event, JOURNAL, METADATA, Operation, Region, split};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -42,7 +42,7 @@ impl BlockContent {
     /// Of a region by its name.
     fn of(region: &str) -> BlockContent {
         let log = ["-journal", "-wal", "-shm", LOG_SUFFIX].iter().any(|s| region.ends_with(s))
-            || region.contains(KEPT_SUFFIX);
+            || [KEPT_SUFFIX, SLOTS_SUFFIX].iter().any(|s| region.contains(s));
         match region {
             JOURNAL => BlockContent::FsJournal,
             METADATA => BlockContent::FsMetadata,

@@ -9,6 +9,8 @@
 pub const LOG_SUFFIX: &str = "-onewrite";
 /// Suffix of kept images.
 pub const KEPT_SUFFIX: &str = "-onewrite-kept";
+/// Of the file with slots for the processes that find none in the log, with the session.
+pub const SLOTS_SUFFIX: &str = "-onewrite-slots";
 /// Suffix of the rollback journal.
 pub const JOURNAL_SUFFIX: &str = "-journal";
 
@@ -49,9 +51,14 @@ pub mod shared {
 /// Shared words in block 0 of the log, by number: 64 bits each.
 #[allow(missing_docs)]
 pub mod words {
-    pub const PROCESSES: usize = 48;
+    /// Attached at once.
+    pub const PROCESSES: usize = 1024;
+    /// Slots in block 0, and in each block of the file of further slots.
+    pub const SLOTS_HERE: usize = 38;
+    pub const SLOTS_A_BLOCK: usize = 56;
+    pub const MORE_BLOCKS: usize = (PROCESSES - SLOTS_HERE).div_ceil(SLOTS_A_BLOCK);
 
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrit8");
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrit9");
 
     pub const AT_MAGIC: usize = 0;
     pub const AT_SESSION: usize = 1;
@@ -74,16 +81,17 @@ pub mod words {
     pub const AT_START: usize = 11;
     pub const AT_MADE: usize = 12;
     pub const AT_STAYED: usize = 13;
+    pub const AT_MORE: usize = 14;
+    pub const AT_MORE_MADE: usize = 15;
     pub const AT_TURN: usize = 16;
     pub const AT_TURNS: usize = 17;
-    pub const AT_WANTING: usize = 18;
+    pub const AT_CLEARING: usize = 18;
+    pub const AT_LOOKED: usize = 19;
     pub const AT_VISIBLE: usize = 24;
     pub const AT_FLUSHED: usize = 25;
     pub const AT_WRITTEN: usize = 26;
     pub const AT_WANTED: usize = 27;
     pub const AT_FLUSHER: usize = 28;
-    pub const AT_AWAITING: usize = 29;
-    pub const AT_COVERED: usize = 30;
     pub const AT_FLUSH_ENDED: usize = 31;
     pub const AT_FLUSH_US: usize = 32;
     pub const AT_SHIP: usize = 40;
@@ -92,15 +100,22 @@ pub mod words {
     pub const AT_SHIP_LATE: usize = 43;
     pub const AT_SHIPPER: usize = 44;
     /// The shorts behind the bells: for a flush, then for the shipper.
-    pub const FLUSH_BELL: usize = PROCESSES;
+    pub const FLUSH_BELL: usize = SLOTS_HERE;
     pub const SHIP_BELL: usize = FLUSH_BELL + 1;
-    /// And a short for each process.
-    pub const SNAPSHOT_SINCE: usize = SHIP_BELL + 1;
+    /// And a short for each process, here as in the file of further slots.
+    pub const SNAPSHOT_SINCE: usize = 64;
+    /// A bit for each process.
+    pub const BIT_WORDS: usize = PROCESSES / 64;
+    pub const AT_USED: usize = 64;
+    pub const AT_WANTING: usize = AT_USED + BIT_WORDS;
+    pub const AT_AWAITING: usize = AT_WANTING + BIT_WORDS;
+    pub const AT_COVERED: usize = AT_AWAITING + BIT_WORDS;
+    pub const AT_PINNING: usize = AT_COVERED + BIT_WORDS;
     /// One cache line per process.
-    pub const AT_SLOTS: usize = 64;
+    pub const AT_SLOTS: usize = AT_PINNING + BIT_WORDS;
     pub const SLOT_WORDS: usize = 8;
-    /// Within a slot: its process (0: free), pinned snapshots, the oldest of those without a word of their own.
-    pub const IN_SLOT_USED: usize = 0;
+    /// Within a slot: its process, pinned snapshots, the oldest of those without a word of their own.
+    pub const IN_SLOT_TAG: usize = 0;
     pub const IN_SLOT_PINS: usize = 1;
     /// Snapshots of a process with a word of their own.
     pub const PINS: usize = 6;

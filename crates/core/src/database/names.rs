@@ -85,9 +85,9 @@ impl Database {
 
     /// The processes that use the file, as far as this user may look at them.
     pub fn users(&self) -> Result<Vec<DatabaseUser>> {
-        let Some(mark) = self.read_mark()? else { return users(&*self.disk, &*self.home, None) };
+        let Some(mark) = self.read_mark()? else { return users(&self.files(), None) };
         let log = LogFile::open(&*self.disk, &self.path_of_log(mark.session)?, OpenMode::ReadOnly)?;
-        users(&*self.disk, &*self.home, log.as_ref().map(|log| (log, mark.session)))
+        users(&self.files(), log.as_ref().map(|log| (log, mark.session)))
     }
 
     /// Whether the name leads to the opened file.

@@ -177,9 +177,10 @@ macro_rules! forward_disk_file {
     (@ shared_words $this:ident $to:expr) => {
         fn shared_words(
             &self,
+            blocks: usize,
         ) -> std::io::Result<std::sync::Arc<$crate::disk::shared::SharedWords>> {
             let $this = self;
-            $to.shared_words()
+            $to.shared_words(blocks)
         }
     };
 }

@@ -265,9 +265,10 @@ pub trait DiskFile: Send + Sync {
     }
     /// Aligned bytes written all or nothing: a power of two, at least 512.
     fn atomic_unit_bytes(&self) -> u32;
-    /// The first block as memory shared by all processes with the file open; unspecified after the
-    /// last has gone. An error where unsupported.
-    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
+    /// The first blocks as memory shared by all processes with the file open, always as many of one
+    /// file; unspecified after the last has gone. An error where unsupported.
+    fn shared_words(&self, blocks: usize) -> io::Result<Arc<SharedWords>> {
+        let _is_unsupported = blocks;
         Err(io::ErrorKind::Unsupported.into())
     }
 }

@@ -511,11 +511,11 @@ impl DiskFile for RealFile {
         Ok(conflicts)
     }
 
-    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
+    fn shared_words(&self, blocks: usize) -> io::Result<Arc<SharedWords>> {
         if let Some(words) = self.words.get() {
             return Ok(words.clone());
         }
-        let words = Arc::new(SharedWords::map(&self.file)?);
+        let words = Arc::new(SharedWords::map(&self.file, blocks)?);
         Ok(self.words.get_or_init(|| words).clone())
     }
 

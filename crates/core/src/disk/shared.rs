@@ -1,4 +1,4 @@
-//! Memory shared by processes: a file's first block.
+//! Memory shared by processes: a file's first blocks.
 //!
 //! The mapping is sound because it is all atomics: every bit pattern is a value, from any process.
 
@@ -21,7 +21,7 @@ pub const LONGS: usize = 448;
 /// Number of [`Words::shorts`].
 pub const SHORTS: usize = 128;
 
-/// The first block.
+/// A block.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Words {
@@ -31,7 +31,7 @@ pub struct Words {
     pub shorts: [AtomicU32; SHORTS],
 }
 
-/// From the file's beginning.
+/// Length of a block.
 pub const BYTES: usize = size_of::<Words>();
 const _: () = assert!(BYTES == 4096 && align_of::<Words>() <= 8, "the words are the smallest block of a log");
 
@@ -43,17 +43,21 @@ impl Default for Words {
 
 #[derive(Debug)]
 enum WordsMemory {
-    /// A page of a file.
-    Mapped(NonNull<Words>),
+    /// Pages of a file.
+    Mapped(NonNull<[Words]>),
     /// Read-only, with this process's stores.
-    Observed { shared: NonNull<Words>, own: Box<Words> },
+    Observed { shared: NonNull<[Words]>, own: Box<[Words]> },
     /// On a simulated disk, or where mapping fails.
-    Memory(Box<Words>),
+    Memory(Box<[Words]>),
     /// Private once the simulated process is dead.
-    Until { dead: Arc<AtomicBool>, shared: Arc<SharedWords>, own: Box<Words> },
+    Until { dead: Arc<AtomicBool>, shared: Arc<SharedWords>, own: Box<[Words]> },
 }
 
-/// The words of one file.
+fn new_blocks(blocks: usize) -> Box<[Words]> {
+    (0..blocks.max(1)).map(|_| Words::default()).collect()
+}
+
+/// The words of one file, at least a block.
 #[derive(Debug)]
 pub struct SharedWords(WordsMemory);
 
@@ -64,83 +68,101 @@ unsafe impl Sync for SharedWords {}
 
 impl Default for SharedWords {
     fn default() -> Self {
-        SharedWords(WordsMemory::Memory(Box::default()))
+        SharedWords::in_memory(1)
     }
 }
 
 impl SharedWords {
-    /// For a read-only `file` see [`SharedWords::to_write`].
-    pub fn map(file: &File) -> io::Result<SharedWords> {
-        match map_as(file, ProtFlags::READ | ProtFlags::WRITE) {
+    /// Not shared by other files.
+    pub fn in_memory(blocks: usize) -> SharedWords {
+        SharedWords(WordsMemory::Memory(new_blocks(blocks)))
+    }
+
+    /// The first `blocks` of `file`. For a read-only one see [`SharedWords::to_write`].
+    pub fn map(file: &File, blocks: usize) -> io::Result<SharedWords> {
+        match map_as(file, blocks, ProtFlags::READ | ProtFlags::WRITE) {
             Ok(at) => Ok(SharedWords(WordsMemory::Mapped(at))),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                Ok(SharedWords(WordsMemory::Observed { shared: map_as(file, ProtFlags::READ)?, own: Box::default() }))
+                let shared = map_as(file, blocks, ProtFlags::READ)?;
+                Ok(SharedWords(WordsMemory::Observed { shared, own: new_blocks(blocks) }))
             }
             Err(e) => Err(e),
         }
     }
 
-    /// Private ones if the shared are read-only.
-    pub fn to_write(&self) -> &Words {
-        match &self.0 {
-            WordsMemory::Observed { own, .. } => own,
-            _ => self,
-        }
-    }
-
-    /// For a simulated process: stores have no effect once it is `dead`.
-    pub fn until(self: Arc<Self>, dead: Arc<AtomicBool>) -> SharedWords {
-        SharedWords(WordsMemory::Until { dead, shared: self, own: Box::default() })
-    }
-
-    /// A private copy.
-    pub fn copy(&self) -> SharedWords {
-        let copy = Words::default();
-        for (to, from) in copy.longs.iter().zip(&self.longs) {
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        for (to, from) in copy.shorts.iter().zip(&self.shorts) {
-            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
-        }
-        SharedWords(WordsMemory::Memory(Box::new(copy)))
-    }
-}
-
-fn map_as(file: &File, access: ProtFlags) -> io::Result<NonNull<Words>> {
-    if look::at(file)?.bytes < BYTES as u64 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let mut no_fork = NoFork::new();
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
-    let at = unsafe { mmap(std::ptr::null_mut(), BYTES, access, MapFlags::SHARED, file, 0)? };
-    let at = NonNull::new(at.cast::<Words>()).ok_or(io::ErrorKind::OutOfMemory)?;
-    no_fork.mapped(at.addr().get(), BYTES);
-    Ok(at)
-}
-
-impl Deref for SharedWords {
-    type Target = Words;
-
-    fn deref(&self) -> &Words {
+    /// The words of each block.
+    pub fn blocks(&self) -> &[Words] {
         match &self.0 {
             // SAFETY: the mapping is page-aligned, as long as the words, and lives until `self` is
             // dropped.
             WordsMemory::Mapped(at) | WordsMemory::Observed { shared: at, .. } => unsafe { at.as_ref() },
             WordsMemory::Memory(words) => words,
             WordsMemory::Until { dead, own, .. } if dead.load(Ordering::SeqCst) => own,
-            WordsMemory::Until { shared, .. } => shared,
+            WordsMemory::Until { shared, .. } => shared.blocks(),
         }
+    }
+
+    /// Private ones of the first block if the shared are read-only.
+    pub fn to_write(&self) -> &Words {
+        match &self.0 {
+            WordsMemory::Observed { own, .. } => &own[0],
+            _ => self,
+        }
+    }
+
+    /// For a simulated process: stores have no effect once it is `dead`.
+    pub fn until(self: Arc<Self>, dead: Arc<AtomicBool>) -> SharedWords {
+        let own = new_blocks(self.blocks().len());
+        SharedWords(WordsMemory::Until { dead, shared: self, own })
+    }
+
+    /// A private copy.
+    pub fn copy(&self) -> SharedWords {
+        let copy = SharedWords::in_memory(self.blocks().len());
+        for (to, from) in copy.blocks().iter().zip(self.blocks()) {
+            for (to, from) in to.longs.iter().zip(&from.longs) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            for (to, from) in to.shorts.iter().zip(&from.shorts) {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+        copy
+    }
+}
+
+fn map_as(file: &File, blocks: usize, access: ProtFlags) -> io::Result<NonNull<[Words]>> {
+    let blocks = blocks.max(1);
+    let len = blocks * BYTES;
+    if look::at(file)?.bytes < len as u64 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut no_fork = NoFork::new();
+    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+    let at = unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0)? };
+    let at = NonNull::new(at.cast::<Words>()).ok_or(io::ErrorKind::OutOfMemory)?;
+    no_fork.mapped(at.addr().get(), len);
+    Ok(NonNull::slice_from_raw_parts(at, blocks))
+}
+
+impl Deref for SharedWords {
+    type Target = Words;
+
+    fn deref(&self) -> &Words {
+        // Each backing has at least a block.
+        &self.blocks()[0]
     }
 }
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
         if let WordsMemory::Mapped(at) | WordsMemory::Observed { shared: at, .. } = &self.0 {
+            let len = at.len() * BYTES;
             let mut no_fork = NoFork::new();
-            no_fork.unmapped(at.addr().get(), BYTES);
+            no_fork.unmapped(at.addr().get(), len);
             // SAFETY: the mapping is ours, and nothing borrowed from `self` outlives it. Unmapping
             // what was mapped does not fail.
-            let _ = unsafe { munmap(at.as_ptr().cast(), BYTES) };
+            let _ = unsafe { munmap(at.as_ptr().cast(), len) };
         }
     }
 }
@@ -155,7 +177,7 @@ mod tests {
     fn shared_between_opens(disk: &dyn Disk, path: &std::path::Path) {
         let (a, b) = (disk.open(path, OpenMode::Create).unwrap(), disk.open(path, OpenMode::ReadWrite).unwrap());
         a.write_at(&[0; 8192], 0).unwrap();
-        let (one, other) = (a.shared_words().unwrap(), b.shared_words().unwrap());
+        let (one, other) = (a.shared_words(1).unwrap(), b.shared_words(1).unwrap());
         one.longs[7].store(5, Ordering::SeqCst);
         other.shorts[3].store(6, Ordering::SeqCst);
         assert_eq!((other.longs[7].load(Ordering::SeqCst), one.shorts[3].load(Ordering::SeqCst)), (5, 6));
@@ -175,7 +197,7 @@ mod tests {
         let writer = RealDisk::new().open(&path, OpenMode::Create).unwrap();
         writer.write_at(&[0; 8192], 0).unwrap();
         let reader = RealDisk::new().open(&path, OpenMode::ReadOnly).unwrap();
-        let (written, read) = (writer.shared_words().unwrap(), reader.shared_words().unwrap());
+        let (written, read) = (writer.shared_words(1).unwrap(), reader.shared_words(1).unwrap());
         written.to_write().longs[7].store(5, Ordering::SeqCst);
         read.to_write().longs[7].store(6, Ordering::SeqCst);
         assert_eq!((written.longs[7].load(Ordering::SeqCst), read.longs[7].load(Ordering::SeqCst)), (5, 5));
@@ -186,16 +208,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = RealDisk::new().open(&dir.path().join("file"), OpenMode::Create).unwrap();
         file.write_at(&[0; 100], 0).unwrap();
-        assert!(file.shared_words().is_err());
+        assert!(file.shared_words(1).is_err());
     }
 
     #[test]
     fn the_words_of_a_dead_process_are_its_own() {
         let disk = SimDisk::new(SimConfig::default());
         let open = |disk: &SimDisk| disk.open(std::path::Path::new("/file"), OpenMode::Create).unwrap();
-        let before = open(&disk).shared_words().unwrap();
+        let before = open(&disk).shared_words(1).unwrap();
         before.longs[1].store(1, Ordering::SeqCst);
-        let after = open(&disk.survive()).shared_words().unwrap();
+        let after = open(&disk.survive()).shared_words(1).unwrap();
         before.longs[1].store(2, Ordering::SeqCst);
         assert_eq!(after.longs[1].load(Ordering::SeqCst), 1);
     }

@@ -60,7 +60,7 @@ pub fn end(words: &ProcessWords, me: usize) {
 
 /// How long the next flush waits for those that the last one covered.
 fn gather(words: &ProcessWords) -> Option<Duration> {
-    if words.covered().load(SeqCst) & !words.awaiting().load(SeqCst) == 0 {
+    if words.covered().are_in(&words.awaiting()) {
         return None;
     }
     let since_us = now_us().wrapping_sub(words.flush_ended().load(SeqCst));
@@ -158,7 +158,7 @@ impl Database {
     fn flush_for_all(&self, member: &Member) -> Result<()> {
         let words = &member.words;
         let began_us = now_us();
-        words.covered().store(words.awaiting().load(SeqCst), SeqCst);
+        words.covered().copy(&words.awaiting());
         let target = words.written();
         // Another process's failed flush may have hidden a loss.
         match member.log.flush().and_then(|()| self.inner.lock().check()) {

@@ -232,7 +232,7 @@ fn observe(
 
 /// The end by the shared words of dead processes, in this start of the system (rule EndTold).
 fn told_end(db: &Database, log: &LogFile, session: u64) -> Option<Tid> {
-    ProcessWords::new(log.file.shared_words().ok()?).end(session, db.disk.system_start()?)
+    ProcessWords::new(log.file.shared_words(1).ok()?).end(session, db.disk.system_start()?)
 }
 
 /// Another process may have exchanged or replaced the file. With the log locked, the answer stays
@@ -270,7 +270,7 @@ fn join(
 }
 
 fn named_in(log: &LogFile) -> String {
-    log.file.shared_words().map_or(String::new(), |words| users::named(&ProcessWords::new(words), None))
+    log.file.shared_words(1).map_or(String::new(), |words| users::named(&ProcessWords::new(words), None))
 }
 
 fn check_fits(db: &Database, log: &LogFile, options: &Options) -> Result<()> {
@@ -369,7 +369,7 @@ fn is_flushed(db: &Database, found: &AbandonedLog, options: &Options) -> Result<
     let Replayed { cursor, decider, .. } = replayed;
     let last = cursor.last_tid;
     let what = || format!("cannot look at the log {}", log.path.display());
-    let Ok(words) = log.file.shared_words() else { return Ok(false) };
+    let Ok(words) = log.file.shared_words(1) else { return Ok(false) };
     let Some(made) = log.file.made().context(what)? else { return Ok(false) };
     Ok(!options.concurrent
         && *told == Some(last)

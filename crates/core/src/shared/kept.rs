@@ -13,6 +13,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
+use super::slots::slots_path;
 use super::words::ProcessWords;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::{KEPT_SUFFIX, le_u32, le_u64, put};
@@ -30,9 +31,12 @@ pub fn kept_path(log: &Path, session: u64) -> PathBuf {
     beside::path(&base(log), &format!("{KEPT_SUFFIX}-{session:016x}"))
 }
 
+/// With the session's further slots.
 pub fn remove(disk: &dyn Disk, log: &Path, session: u64) -> Result<()> {
-    let path = kept_path(log, session);
-    beside::remove(disk, &path).context(|| format!("cannot remove the old images {}", path.display()))
+    for path in [slots_path(log, session), kept_path(log, session)] {
+        beside::remove(disk, &path).context(|| format!("cannot remove {}", path.display()))?;
+    }
+    Ok(())
 }
 
 #[derive(Default)]

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::kept::{KeptImages, kept_path};
+use super::slots::MoreSlots;
 use super::tail::Tail;
 use super::turn::{Turn, Turns, now_us};
 use super::users;
@@ -34,6 +35,12 @@ use crate::log::slot::Slot;
 
 /// Another process counts as a writer for this long.
 const BESIDE: Duration = Duration::from_millis(20);
+
+/// Time between two tries to get a lock: at first, after a while.
+const ASKS_AGAIN: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(50));
+
+/// A process that attaches looks at so many slots in use, whether their processes are dead.
+const LOOKS_AT_DEAD: usize = 4;
 
 /// Time between two checks of the holder of PENDING.
 const PENDING_EVERY: Duration = Duration::from_millis(100);
@@ -55,17 +62,20 @@ pub fn admin(log: &LogFile, wait: Duration) -> Result<()> {
 }
 
 fn lock_within(log: &LogFile, byte: u64, kind: LockKind, wait: Duration) -> Result<()> {
-    let deadline = Instant::now() + wait;
+    let begun = Instant::now();
     let what = || format!("cannot lock the log {}", log.path.display());
     while !log.file.try_lock(byte, 1, kind).context(what)? {
-        if Instant::now() >= deadline {
+        let waited = begun.elapsed();
+        if waited >= wait {
             return Err(Error::Busy(format!(
                 "another process has this database to itself, or is opening or closing it (it holds the log {}){}",
                 log.path.display(),
                 users::holders(log, byte, wait)
             )));
         }
-        std::thread::sleep(Duration::from_micros(500));
+        // Hundreds that wait would keep the kernel's list of locks busy.
+        let pause = (waited / 4).clamp(ASKS_AGAIN.0, ASKS_AGAIN.1);
+        std::thread::sleep(pause.min(wait - waited));
     }
     Ok(())
 }
@@ -203,8 +213,8 @@ impl Member {
         psow: bool,
         in_flight: usize,
     ) -> Result<Option<Arc<Member>>> {
-        let Ok(words) = log.file.shared_words() else { return Ok(None) };
-        let words = ProcessWords::new(words);
+        let Ok(words) = log.file.shared_words(1) else { return Ok(None) };
+        let words = ProcessWords::with(words, MoreSlots::new(&files, &log.path, tail.slot.session));
         words.found(tail.slot.session, psow, tail.slot.sequence, tail.cursor.last_tid);
         words.set_due(due);
         let made = log.file.made().context(|| format!("cannot look at the log {}", log.path.display()))?;
@@ -235,19 +245,11 @@ impl Member {
         if !log.file.try_lock(ATTACH, 1, LockKind::Shared).context(what)? {
             return Err(busy("and shares it with none"));
         }
-        let (words, slot) = Self::look(&log, session, psow)?;
-        // The slot of a process that died in its turn or flush is left to the take-over.
-        let mut free = 0..PROCESSES;
-        let me = loop {
-            let Some(n) = free.next() else { return Err(busy("in as many places as there may be")) };
-            let at = SLOTS + n as u64;
-            if log.file.try_lock(at, 1, LockKind::Exclusive).context(what)? {
-                if words.busy_owner() != Some(n) && words.flusher().load(SeqCst) != n as u64 + 1 {
-                    break n;
-                }
-                log.file.unlock(at, 1).context(what)?;
-            }
+        let (words, slot) = Self::look(&files, &log, session, psow)?;
+        let Some(me) = Self::lock_slot(&log, &words)? else {
+            return Err(busy(&format!("in {PROCESSES} processes, as many as there may be")));
         };
+        words.make_slot(me)?;
         words.enter(me, files.disk.this_process());
         Ok(Arc::new(Member::new(files, log, words, me, Tail::nowhere(slot))))
     }
@@ -270,15 +272,56 @@ impl Member {
             log.file.unlock(ATTACH, 1).context(what)?;
             return Ok(None);
         }
-        let (words, slot) = Self::look(&log, session, None)?;
+        let (words, slot) = Self::look(&files, &log, session, None)?;
         Ok(Some(Arc::new(Member::new(files, log, words, PROCESSES, Tail::nowhere(slot)))))
     }
 
-    fn look(log: &LogFile, session: u64, psow: Option<bool>) -> Result<(ProcessWords, Slot)> {
+    /// Locks a slot: of the dead among the next few in use, of which it frees the others; else a free
+    /// one; at last any. So the dead do not fill the slots, and not each living process is looked at.
+    fn lock_slot(log: &LogFile, words: &ProcessWords) -> Result<Option<usize>> {
+        let what = || format!("cannot lock the log {}", log.path.display());
+        let lock = |process: usize| -> Result<bool> {
+            let at = SLOTS + process as u64;
+            if !log.file.try_lock(at, 1, LockKind::Exclusive).context(what)? {
+                return Ok(false);
+            }
+            // That of a process that died in its turn or flush is left to the take-over.
+            let is_left = words.busy_owner() == Some(process) || words.flusher().load(SeqCst) == process as u64 + 1;
+            if is_left {
+                log.file.unlock(at, 1).context(what)?;
+            }
+            Ok(!is_left)
+        };
+        let first = usize::try_from(words.looked().load(SeqCst)).unwrap_or(0) % PROCESSES;
+        let mut mine = None;
+        for process in words.used().from(first).take(LOOKS_AT_DEAD) {
+            words.looked().store(process as u64 + 1, SeqCst);
+            if !lock(process)? {
+                continue;
+            }
+            if mine.is_none() {
+                mine = Some(process);
+            } else {
+                words.clear(process);
+                log.file.unlock(SLOTS + process as u64, 1).context(what)?;
+            }
+        }
+        if mine.is_some() {
+            return Ok(mine);
+        }
+        for process in words.used().free().chain(words.used().from(0)) {
+            if lock(process)? {
+                return Ok(Some(process));
+            }
+        }
+        Ok(None)
+    }
+
+    fn look(files: &MemberFiles, log: &LogFile, session: u64, psow: Option<bool>) -> Result<(ProcessWords, Slot)> {
         let path = log.path.display();
         let busy = |why: &str| in_use(log, why);
-        let words = log.file.shared_words().map_err(|_| busy("and memory cannot be shared with it"))?;
-        let words = ProcessWords::new(words);
+        let words = log.file.shared_words(1).map_err(|_| busy("and memory cannot be shared with it"))?;
+        let words = ProcessWords::with(words, MoreSlots::new(files, &log.path, session));
         if !words.fit(session) {
             return Err(busy("through another version of onewrite"));
         }
@@ -412,12 +455,16 @@ impl Member {
         Ok(())
     }
 
-    /// One item per living process; clears slots of dead ones that announce a snapshot.
+    /// At least those that announce a snapshot; clears slots of dead ones.
     pub fn pins_of_others(&self) -> Result<Vec<Pins>> {
         let mut all = Vec::new();
         let busy_owner = self.words.busy_owner();
-        for process in (0..PROCESSES).filter(|n| *n != self.me && self.words.is_used(*n)) {
-            let pins = self.words.pins(process);
+        // Others than the one with the turn read all slots.
+        let pinned = match busy_owner == Some(self.me) {
+            true => self.words.pinned(),
+            false => self.words.used().from(0).map(|process| (process, self.words.pins(process))).collect(),
+        };
+        for (process, pins) in pinned.into_iter().filter(|(process, _)| *process != self.me) {
             if pins != Pins::default() && Some(process) != busy_owner && self.lock_dead(process)? {
                 self.words.clear(process);
                 self.unlock_dead(process)?;
@@ -432,7 +479,7 @@ impl Member {
 
     /// Whether another process that may write, perhaps dead, uses the log.
     pub fn has_others(&self) -> bool {
-        (0..PROCESSES).any(|process| process != self.me && self.words.is_used(process))
+        self.words.used().has_others(self.me)
     }
 
     /// The same of living processes alone.
@@ -675,11 +722,10 @@ impl Member {
         if self.observes {
             return;
         }
-        let bit = 1u64 << self.me;
         if waits && self.awaiting.fetch_add(1, SeqCst) == 0 {
-            self.words.awaiting().fetch_or(bit, SeqCst);
+            self.words.awaiting().set(self.me);
         } else if !waits && self.awaiting.fetch_sub(1, SeqCst) == 1 {
-            self.words.awaiting().fetch_and(!bit, SeqCst);
+            self.words.awaiting().clear(self.me);
         }
     }
 

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use super::member::{Member, TakeResult, try_alone};
+use super::member::{Member, MemberFiles, TakeResult, try_alone};
 use super::tail::Tail;
 use super::words::RecoveryDebt;
+use crate::base::error::Result;
 use crate::base::options::Options;
 use crate::base::types::{LogOffset, Tid};
 use crate::database::Database;
@@ -17,14 +18,20 @@ use crate::log::file::LogFile;
 use crate::log::ring::Log;
 use crate::log::slot::Slot;
 
+fn files(disk: &SimDisk) -> MemberFiles {
+    let home = Path::new("/db");
+    let file = disk.open(home, OpenMode::Create).unwrap();
+    Database::new(Arc::new(disk.clone()), home, file, Options::default(), crate::connection::schemes::of).files()
+}
+
 fn two() -> [Arc<Member>; 2] {
     let disk = SimDisk::new(SimConfig::default());
-    let (home, log) = (Path::new("/db"), Path::new("/db-onewrite"));
-    let database = || {
-        let file = disk.open(home, OpenMode::Create).unwrap();
-        Database::new(Arc::new(disk.clone()), home, file, Options::default(), crate::connection::schemes::of)
-    };
-    let created = Log::create(LogFile::make(&disk, log), 64 << 10, 4096).unwrap();
+    [first(&disk), joined(&disk).unwrap()]
+}
+
+/// The process that begins the session 2.
+pub fn first(disk: &SimDisk) -> Arc<Member> {
+    let created = Log::create(LogFile::make(disk, Path::new("/db-onewrite")), 64 << 10, 4096).unwrap();
     assert!(try_alone(&created, LockKind::Exclusive).unwrap());
     let slot = Slot {
         block_bytes: 4096,
@@ -45,13 +52,15 @@ fn two() -> [Arc<Member>; 2] {
         in_place: false,
     };
     let started = Log::start(created.clone(), slot, true, true).unwrap();
-    let first =
-        Member::found(database().files(), created, Tail::at(started.slot().clone()), RecoveryDebt::default(), true, 0)
-            .unwrap()
-            .unwrap();
-    let log = LogFile { file: disk.open(log, OpenMode::ReadWrite).unwrap(), path: log.to_owned() };
-    let second = Member::join(database().files(), log, started.slot().session, Some(true)).unwrap();
-    [first, second]
+    let tail = Tail::at(started.slot().clone());
+    Member::found(files(disk), created, tail, RecoveryDebt::default(), true, 0).unwrap().unwrap()
+}
+
+/// The next process.
+pub fn joined(disk: &SimDisk) -> Result<Arc<Member>> {
+    let path = Path::new("/db-onewrite");
+    let log = LogFile { file: disk.open(path, OpenMode::ReadWrite).unwrap(), path: path.to_owned() };
+    Member::join(files(disk), log, 2, Some(true))
 }
 
 #[test]

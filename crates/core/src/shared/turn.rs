@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::words::{PROCESSES, ProcessWords};
 use crate::base::deadline::Deadline;
-use crate::base::error::Result;
+use crate::base::error::{Error, Result};
 use crate::disk::system;
 
 /// An unused lease is left alone this long.
@@ -29,6 +29,8 @@ const SNAPSHOT_GRACE_US: u64 = 20_000;
 /// A process goes on this long while others wait.
 const SLICE: Duration = Duration::from_millis(2);
 const POLL: Duration = Duration::from_millis(1);
+/// More that wait look more seldom, so that all together look about as often.
+const POLLERS: usize = 4;
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
 
 const STAMP_BITS: u32 = 48;
@@ -36,7 +38,8 @@ const STAMP_MAX: u64 = (1 << STAMP_BITS) - 1;
 const BUSY: u64 = 1 << STAMP_BITS;
 /// Busy, a dead process's transaction undecided.
 const TAKES_OVER: u64 = BUSY << 1;
-const OWNER_BITS: u32 = 56;
+const OWNER_BITS: u32 = STAMP_BITS + 4;
+const _: () = assert!(PROCESSES <= 1 << (u64::BITS - OWNER_BITS));
 
 /// Leased for a snapshot to be written on.
 const FOR_SNAPSHOT: u64 = BUSY << 2;
@@ -51,7 +54,7 @@ struct TurnWord {
 
 impl TurnWord {
     fn of(word: u64) -> TurnWord {
-        let owner = usize::from((word >> OWNER_BITS) as u8);
+        let owner = (word >> OWNER_BITS) as usize;
         let for_snapshot = word & FOR_SNAPSHOT != 0;
         TurnWord { owner, busy: word & BUSY != 0, for_snapshot, stamp_us: word & STAMP_MAX }
     }
@@ -147,9 +150,11 @@ impl Turns<'_> {
     ) -> Result<Turn> {
         let mut waiting = false;
         let mut looked: Option<Instant> = None;
-        let bit = 1u64 << self.me;
+        let wanting = self.words.wanting();
+        let Some(bell) = self.words.bell(self.me) else {
+            return Err(Error::Misuse("a turn for a process without a slot".into()));
+        };
         let turn = loop {
-            let bell = self.words.bell(self.me);
             let rung = bell.load(SeqCst);
             let word = self.words.turn().load(SeqCst);
             let place = TurnWord::of(word);
@@ -170,7 +175,7 @@ impl Turns<'_> {
             let over = now >= deadline.at() || (place.busy && kept.is_some_and(|kept| age >= kept));
             let mut nap = POLL;
             if !place.busy {
-                let others_wait = self.words.wanting().load(SeqCst) & !bit != 0;
+                let others_wait = self.others_wait();
                 let old = age_us >= place.grace_us() && (waiting || !others_wait);
                 if old || over {
                     if self.swap(word, TurnWord::taken(self.me, firm)) {
@@ -198,14 +203,16 @@ impl Turns<'_> {
                 // Set before the next look at the word: a leaving process looks here after changing
                 // it.
                 waiting = true;
-                self.words.wanting().fetch_or(bit, SeqCst);
+                wanting.set(self.me);
                 continue;
             }
-            let nap = nap.min(deadline.at().saturating_duration_since(now));
+            let others = wanting.from(0).count().div_ceil(POLLERS).max(1) as u32;
+            let until_kept = kept.map_or(Duration::MAX, |kept| kept.saturating_sub(age).max(nap));
+            let nap = nap.saturating_mul(others).min(until_kept).min(deadline.at().saturating_duration_since(now));
             system::wait(bell, rung, nap);
         };
         if waiting {
-            self.words.wanting().fetch_and(!bit, SeqCst);
+            wanting.clear(self.me);
         }
         Ok(turn)
     }
@@ -227,7 +234,7 @@ impl Turns<'_> {
     }
 
     pub fn others_wait(&self) -> bool {
-        self.words.wanting().load(SeqCst) & !(1u64 << self.me) != 0
+        self.words.wanting().has_others(self.me)
     }
 
     /// Whether others wait, and the slice begun at `since` is over.
@@ -252,9 +259,7 @@ impl Turns<'_> {
         if place.owner != self.me || !place.busy {
             return;
         }
-        let others = self.words.wanting().load(SeqCst) & !(1u64 << self.me);
-        let after_me = (1..PROCESSES).map(|n| (self.me + n) % PROCESSES);
-        let next = after_me.into_iter().find(|process| pass_on && others & (1 << process) != 0);
+        let next = self.words.wanting().from(self.me).find(|process| pass_on && *process != self.me);
         let Some(next) = next else {
             let word = if pass_on { TurnWord::free(self.me) } else { TurnWord::word(self.me, false) };
             self.words.turn().store(word, SeqCst);
@@ -262,8 +267,13 @@ impl Turns<'_> {
         };
         self.words.turns().fetch_add(1, SeqCst);
         self.words.turn().store(TurnWord::word(next, false), SeqCst);
-        self.words.bell(next).fetch_add(1, SeqCst);
-        system::wake(self.words.bell(next), false);
+        // Else it looks by itself, soon.
+        if self.words.reach(next).is_ok()
+            && let Some(bell) = self.words.bell(next)
+        {
+            bell.fetch_add(1, SeqCst);
+            system::wake(bell, false);
+        }
     }
 
     fn swap(&self, from: u64, to: u64) -> bool {
@@ -304,7 +314,7 @@ mod tests {
         assert_eq!(b.take(true, &far.into(), None, &mut alive).unwrap(), Turn::Ours);
         assert_eq!(words.turns().load(SeqCst), turns + 1);
         assert_eq!(a.take(true, &Duration::ZERO.into(), None, &mut alive).unwrap(), Turn::Theirs);
-        assert_eq!(words.wanting().load(SeqCst), 0, "who gives up does not wait any more");
+        assert_eq!(words.wanting().from(0).next(), None, "who gives up does not wait any more");
     }
 
     #[test]

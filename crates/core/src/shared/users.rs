@@ -4,14 +4,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::words::{PROCESSES, Pins, ProcessWords};
+use super::member::MemberFiles;
+use super::slots::MoreSlots;
+use super::words::{Pins, ProcessWords};
 use crate::base::error::{IoContext, Result};
 use crate::base::layout::lock_bytes::{ATTACH, OBSERVED, SLOTS};
 use crate::base::text::printable;
 use crate::base::types::Tid;
 use crate::disk::processes::{self, FileUser, HeldLock, ProcessLife, ProcessTag};
 use crate::disk::system::clock_s;
-use crate::disk::{Disk, DiskFile, LockKind, locks};
+use crate::disk::{LockKind, locks};
 use crate::log::file::LogFile;
 
 /// Only then are all processes looked at for a message.
@@ -86,13 +88,14 @@ impl DatabaseUser {
     }
 }
 
-/// The processes at the database `home`, those with the writer's place first. `log` is that of its
+/// The processes at a database, those with the writer's place first. `log` is that of its
 /// session, if it has a mark.
-pub fn users(disk: &dyn Disk, home: &dyn DiskFile, log: Option<(&LogFile, u64)>) -> Result<Vec<DatabaseUser>> {
+pub fn users(files: &MemberFiles, log: Option<(&LogFile, u64)>) -> Result<Vec<DatabaseUser>> {
+    let home = &*files.home;
     let home_id = home.id().context(|| "cannot look at the database file".into())?;
     let log_id = log.map(|(log, _)| log.file.id().context(|| log.what("cannot look at"))).transpose()?;
-    let files: Vec<_> = [Some(home_id), log_id].into_iter().flatten().collect();
-    let opened = processes::users_of(&files);
+    let looked_at: Vec<_> = [Some(home_id), log_id].into_iter().flatten().collect();
+    let opened = processes::users_of(&looked_at);
     let mut found = FoundUsers::of(&opened);
     if let Some((pid, lock)) = locks::posix_owner(home) {
         let user = found.user(pid);
@@ -101,7 +104,7 @@ pub fn users(disk: &dyn Disk, home: &dyn DiskFile, log: Option<(&LogFile, u64)>)
         }
     }
     if let Some((log, session)) = log {
-        found.add_slots(disk, log, session)?;
+        found.add_slots(files, log, session)?;
     }
     Ok(found.finish())
 }
@@ -153,14 +156,14 @@ impl FoundUsers {
     }
 
     /// The words count while a process is attached, and tell the dead until the system starts anew.
-    fn add_slots(&mut self, disk: &dyn Disk, log: &LogFile, session: u64) -> Result<()> {
-        let Ok(words) = log.file.shared_words() else { return Ok(()) };
-        let words = ProcessWords::new(words);
+    fn add_slots(&mut self, files: &MemberFiles, log: &LogFile, session: u64) -> Result<()> {
+        let Ok(words) = log.file.shared_words(1) else { return Ok(()) };
+        let words = ProcessWords::with(words, MoreSlots::new(files, &log.path, session));
         if !words.fit(session) {
             return Ok(());
         }
-        let tells_of_dead = words.end(session, disk.system_start().unwrap_or(0)).is_some();
-        for slot in (0..PROCESSES).filter(|slot| words.is_used(*slot)) {
+        let tells_of_dead = words.end(session, files.disk.system_start().unwrap_or(0)).is_some();
+        for slot in words.used().from(0) {
             let at = SLOTS.saturating_add(slot as u64);
             let lives =
                 log.file.conflicts(at, 1, LockKind::Shared).context(|| log.what("cannot look at the locks of"))?;
@@ -197,7 +200,8 @@ impl FoundUsers {
 /// As the words tell of it.
 fn told(words: &ProcessWords, slot: usize) -> DatabaseUser {
     let tag = words.tag(slot);
-    let pins = words.pins(slot);
+    // The file of further slots may be closed to this user.
+    let pins = words.reach(slot).map(|()| words.pins(slot)).unwrap_or_default();
     let oldest: Option<Tid> = pins.exact.iter().copied().chain(pins.floor).min();
     let since = u64::from(words.snapshot_since(slot));
     DatabaseUser {
@@ -219,7 +223,7 @@ fn count(pins: &Pins) -> u64 {
 
 /// For a message: the processes that the words of a log name, but for the one in slot `me`.
 pub fn named(words: &ProcessWords, me: Option<usize>) -> String {
-    let others = (0..PROCESSES).filter(|slot| words.is_used(*slot) && Some(*slot) != me);
+    let others = words.used().from(0).filter(|slot| Some(*slot) != me);
     listed(others.map(|slot| words.tag(slot)).filter(|tag| tag.pid().is_some()).map(ProcessTag::name))
 }
 
@@ -262,7 +266,7 @@ mod tests {
         assert_eq!((user.activity(), user.snapshots, user.behind), ("reading", 2, Some(8)));
         assert!((5..60).contains(&user.snapshot.unwrap().as_secs()), "{user:?}");
         words.clear(3);
-        assert!(words.shipper().is_none() && !words.is_used(3));
+        assert!(words.shipper().is_none() && !words.used().has(3));
     }
 
     #[test]

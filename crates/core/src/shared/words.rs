@@ -8,19 +8,25 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use std::time::Duration;
 
+use super::bits::ProcessBits;
+use super::pinning;
+use super::slots::MoreSlots;
+use crate::base::error::Result;
 use crate::base::layout::words::*;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
 use crate::disk::processes::ProcessTag;
-use crate::disk::shared::SharedWords;
+use crate::disk::shared::{LONGS, SHORTS, SharedWords, Words};
 use crate::disk::system;
 use crate::log::frontier::{Frontier, FrontierStore, Milestone};
 use crate::log::group::Durability;
 
 const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
-const _: () = assert!(AT_SLOTS + PROCESSES * SLOT_WORDS == crate::disk::shared::LONGS);
-const _: () = assert!(SHIP_BELL < SNAPSHOT_SINCE && SNAPSHOT_SINCE + PROCESSES <= crate::disk::shared::SHORTS);
-const _: () = assert!(SHIP_BELL + 1 < crate::disk::shared::SHORTS && PROCESSES <= 64, "a bit and a bell for each");
+const _: () = assert!(AT_SLOTS + SLOTS_HERE * SLOT_WORDS == LONGS && SLOTS_A_BLOCK * SLOT_WORDS == LONGS);
+const _: () = assert!(SHIP_BELL + 1 < SHORTS && SLOTS_A_BLOCK <= SHORTS, "a bell for each");
+const _: () = assert!(PROCESSES >= 1000 && PROCESSES.is_multiple_of(64) && AT_SLOTS.is_multiple_of(8));
+const _: () = assert!(SHIP_BELL < SNAPSHOT_SINCE && SLOTS_A_BLOCK <= SNAPSHOT_SINCE);
+const _: () = assert!(SNAPSHOT_SINCE + SLOTS_A_BLOCK <= SHORTS, "a time for each");
 
 pub use crate::base::layout::words::{PINS, PROCESSES};
 
@@ -67,7 +73,12 @@ pub struct RecoveryDebt {
 }
 
 #[derive(Clone, Debug)]
-pub struct ProcessWords(Arc<SharedWords>);
+pub struct ProcessWords(Arc<SharedWords>, Arc<MoreSlots>);
+
+/// The block of the file of further slots and the place within it; `None`: in block 0.
+fn further(process: usize) -> Option<(usize, usize)> {
+    process.checked_sub(SLOTS_HERE).map(|n| (n / SLOTS_A_BLOCK, n % SLOTS_A_BLOCK))
+}
 
 impl FrontierStore for &ProcessWords {
     fn get(&self, mark: Milestone) -> Tid {
@@ -122,22 +133,57 @@ fn word_of(mark: Milestone) -> usize {
 }
 
 impl ProcessWords {
+    /// Without further slots.
     pub fn new(words: Arc<SharedWords>) -> ProcessWords {
-        ProcessWords(words)
+        ProcessWords(words, Arc::default())
     }
 
-    fn long(&self, at: usize) -> &AtomicU64 {
+    pub fn with(words: Arc<SharedWords>, more: MoreSlots) -> ProcessWords {
+        ProcessWords(words, Arc::new(more))
+    }
+
+    pub(super) fn long(&self, at: usize) -> &AtomicU64 {
         // Every index is one of the constants above, or within the slots.
         &self.0.longs[at]
     }
 
     /// Private where the shared one is read-only.
-    fn cell(&self, at: usize) -> &AtomicU64 {
+    pub(super) fn cell(&self, at: usize) -> &AtomicU64 {
         &self.0.to_write().longs[at]
     }
 
-    fn slot_at(process: usize, word: usize) -> usize {
-        AT_SLOTS + process * SLOT_WORDS + word
+    /// The process's block, and its slot's place and bell there. `None`: unknown memory.
+    fn slot(&self, process: usize) -> Option<(&Words, usize, usize)> {
+        let Some((block, n)) = further(process) else {
+            return Some((self.0.to_write(), AT_SLOTS + process * SLOT_WORDS, process));
+        };
+        Some((self.1.block(block)?, n * SLOT_WORDS, n))
+    }
+
+    fn slot_word(&self, process: usize, word: usize) -> Option<&AtomicU64> {
+        let (block, at, _) = self.slot(process)?;
+        block.longs.get(at + word)
+    }
+
+    /// Makes the slot of another process known here.
+    pub fn reach(&self, process: usize) -> Result<()> {
+        match further(process) {
+            Some(_) => self.1.map(self.long(AT_MORE_MADE).load(SeqCst)),
+            None => Ok(()),
+        }
+    }
+
+    /// Makes room for the slot, which no process uses. The caller has ADMIN.
+    pub fn make_slot(&self, process: usize) -> Result<()> {
+        let Some((block, _)) = further(process) else { return Ok(()) };
+        for block in self.long(AT_MORE).load(SeqCst)..=block as u64 {
+            if block == 0 {
+                self.cell(AT_MORE_MADE).store(self.1.make()?, SeqCst);
+            }
+            self.1.make_block(block)?;
+            self.cell(AT_MORE).store(block + 1, SeqCst);
+        }
+        self.reach(process)
     }
 
     /// The caller is alone.
@@ -145,10 +191,8 @@ impl ProcessWords {
         // A death on the way leaves no session's words.
         self.cell(AT_MAGIC).store(0, SeqCst);
         fence(SeqCst);
-        for (at, word) in self.0.to_write().longs.iter().enumerate() {
-            let in_slot = at.checked_sub(AT_SLOTS).map_or(IN_SLOT_USED, |n| n % SLOT_WORDS);
-            word.store(if in_slot == IN_SLOT_USED { 0 } else { NONE }, Relaxed);
-        }
+        // A slot begins with its process.
+        self.0.to_write().longs.iter().for_each(|word| word.store(0, Relaxed));
         fence(SeqCst);
         self.cell(AT_SESSION).store(session, SeqCst);
         self.cell(AT_SETTINGS).store(if psow { PSOW } else { 0 }, SeqCst);
@@ -403,14 +447,18 @@ impl ProcessWords {
         usize::try_from(word).ok()?.checked_sub(1)
     }
 
-    /// A bit for each process that waits for a flush.
-    pub fn awaiting(&self) -> &AtomicU64 {
-        self.cell(AT_AWAITING)
+    fn bits(&self, at: usize) -> ProcessBits<'_> {
+        ProcessBits::at(self, at)
+    }
+
+    /// Those that wait for a flush.
+    pub fn awaiting(&self) -> ProcessBits<'_> {
+        self.bits(AT_AWAITING)
     }
 
     /// [`ProcessWords::awaiting`] when the last flush began.
-    pub fn covered(&self) -> &AtomicU64 {
-        self.cell(AT_COVERED)
+    pub fn covered(&self) -> ProcessBits<'_> {
+        self.bits(AT_COVERED)
     }
 
     /// When the last flush ended, on the system's clock, in microseconds.
@@ -527,37 +575,46 @@ impl ProcessWords {
         self.cell(AT_TURNS)
     }
 
-    pub fn wanting(&self) -> &AtomicU64 {
-        self.cell(AT_WANTING)
+    /// Those that wait for their turn.
+    pub fn wanting(&self) -> ProcessBits<'_> {
+        self.bits(AT_WANTING)
     }
 
-    pub fn bell(&self, process: usize) -> &AtomicU32 {
-        &self.0.to_write().shorts[process]
+    /// `None` if the slot is not known here.
+    pub fn bell(&self, process: usize) -> Option<&AtomicU32> {
+        let (block, _, bell) = self.slot(process)?;
+        block.shorts.get(bell)
     }
 
-    /// The caller has its lock byte.
+    /// The caller has its lock byte, and made the slot.
     pub fn enter(&self, process: usize, tag: ProcessTag) {
         self.clear(process);
-        self.cell(Self::slot_at(process, IN_SLOT_USED)).store(tag.0, SeqCst);
+        self.slot_word(process, IN_SLOT_TAG).into_iter().for_each(|word| word.store(tag.0, SeqCst));
+        self.used().set(process);
     }
 
     /// The process in a slot, dead or alive.
     pub fn tag(&self, process: usize) -> ProcessTag {
-        ProcessTag(self.long(Self::slot_at(process, IN_SLOT_USED)).load(SeqCst))
+        let known = self.reach(process).ok().and_then(|()| self.slot_word(process, IN_SLOT_TAG));
+        known.map_or(ProcessTag::UNKNOWN, |word| ProcessTag(word.load(SeqCst)))
     }
 
     /// When the oldest snapshot of a process was taken, in seconds of the system's clock. It counts
     /// while the process has a snapshot.
     pub fn snapshot_since(&self, process: usize) -> u32 {
-        self.0.shorts[SNAPSHOT_SINCE + process].load(Relaxed)
+        self.since(process).map_or(0, |since| since.load(Relaxed))
     }
 
     pub fn set_snapshot_since(&self, process: usize, seconds: u32) {
-        let word = &self.0.to_write().shorts[SNAPSHOT_SINCE + process];
         // Others' words are in the same cache line.
-        if word.load(Relaxed) != seconds {
-            word.store(seconds, Relaxed);
+        if let Some(since) = self.since(process).filter(|since| since.load(Relaxed) != seconds) {
+            since.store(seconds, Relaxed);
         }
+    }
+
+    fn since(&self, process: usize) -> Option<&AtomicU32> {
+        let (block, _, n) = self.slot(process)?;
+        block.shorts.get(SNAPSHOT_SINCE + n)
     }
 
     /// Sends to the store.
@@ -569,20 +626,38 @@ impl ProcessWords {
         usize::try_from(self.long(AT_SHIPPER).load(SeqCst)).ok()?.checked_sub(1)
     }
 
-    pub fn is_used(&self, process: usize) -> bool {
-        self.long(Self::slot_at(process, IN_SLOT_USED)).load(SeqCst) != 0
+    /// Those that have a slot, dead or alive.
+    pub fn used(&self) -> ProcessBits<'_> {
+        self.bits(AT_USED)
+    }
+
+    /// Where the next process that attaches begins to look for the dead.
+    pub fn looked(&self) -> &AtomicU64 {
+        self.cell(AT_LOOKED)
     }
 
     /// Frees the slot of a process that leaves or is dead.
     pub fn clear(&self, process: usize) {
-        for word in IN_SLOT_PINS..SLOT_WORDS {
-            self.cell(Self::slot_at(process, word)).store(NONE, SeqCst);
-        }
         self.let_in(process);
-        self.wanting().fetch_and(!(1 << process), SeqCst);
-        self.awaiting().fetch_and(!(1 << process), SeqCst);
+        self.wanting().clear(process);
+        self.awaiting().clear(process);
         let _ = self.cell(AT_SHIPPER).compare_exchange(process as u64 + 1, 0, SeqCst, SeqCst);
-        self.cell(Self::slot_at(process, IN_SLOT_USED)).store(0, SeqCst);
+        // Else its pins stay until a process comes that knows the slot.
+        if self.reach(process).is_ok() {
+            let pins = (IN_SLOT_PINS..SLOT_WORDS).filter_map(|word| self.slot_word(process, word));
+            pins.for_each(|pin| pin.store(NONE, SeqCst));
+            self.pinning().clear(process);
+            self.used().clear(process);
+        }
+    }
+
+    pub(super) fn pinning(&self) -> ProcessBits<'_> {
+        self.bits(AT_PINNING)
+    }
+
+    /// At least all that pinned a snapshot before. The caller has the turn.
+    pub fn pinned(&self) -> Vec<(usize, Pins)> {
+        pinning::pinning(self).into_iter().map(|process| (process, self.pins(process))).collect()
     }
 
     /// The caller looks at [`ProcessWords::home_floor`] next.
@@ -591,12 +666,21 @@ impl ProcessWords {
             SnapshotCell::Own(n) => IN_SLOT_PINS + n.min(PINS - 1),
             SnapshotCell::Floor => IN_SLOT_FLOOR,
         };
-        self.cell(Self::slot_at(process, word)).store(tid.map_or(NONE, |tid| tid.0), SeqCst);
+        let pin = self.slot_word(process, word);
+        debug_assert!(pin.is_some(), "rule AnnounceThenLook: a process knows its slot");
+        pin.into_iter().for_each(|pin| pin.store(tid.map_or(NONE, |tid| tid.0), SeqCst));
+        if tid.is_some() {
+            pinning::pinned(self, process);
+        }
     }
 
+    /// All, where the slot cannot be read.
     pub fn pins(&self, process: usize) -> Pins {
-        let read =
-            |word| Some(self.long(Self::slot_at(process, word)).load(SeqCst)).filter(|tid| *tid != NONE).map(Tid);
+        if self.reach(process).is_err() {
+            return Pins { exact: Vec::new(), floor: Some(Tid(0)) };
+        }
+        let word = |word| self.slot_word(process, word).map(|word| word.load(SeqCst));
+        let read = |at| word(at).filter(|tid| *tid != NONE).map(Tid);
         Pins { exact: (0..PINS).filter_map(|n| read(IN_SLOT_PINS + n)).collect(), floor: read(IN_SLOT_FLOOR) }
     }
 }

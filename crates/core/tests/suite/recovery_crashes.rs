@@ -167,7 +167,7 @@ fn what_words_do_not_tell_is_flushed() {
     for word in [3, 4, 11, 12, 25, AT_WRITTEN, 28, 40] {
         for change in [1, u64::MAX] {
             let disk = killed.survive();
-            let words = disk.open(&log(), OpenMode::ReadWrite).unwrap().shared_words().unwrap();
+            let words = disk.open(&log(), OpenMode::ReadWrite).unwrap().shared_words(1).unwrap();
             words.longs[word].fetch_add(change, Relaxed);
             assert_eq!(flushes(&disk), 1, "word {word}");
         }
@@ -214,13 +214,13 @@ fn a_record_that_a_medium_has_left_behind_stays_lost() {
     let options = [("psow", "0")];
     let (disk, mut c) = used(3, &options);
     c.note_synchronous("normal");
-    let words = || disk.open(&log(), OpenMode::ReadWrite).unwrap().shared_words().unwrap();
+    let words = || disk.open(&log(), OpenMode::ReadWrite).unwrap().shared_words(1).unwrap();
     let told = words().copy();
     (4..=5).for_each(|n| commit_unflushed(&mut c, n));
     std::mem::forget(c);
     let mut found = [0; 6];
     for (choices, after) in disk.crashes() {
-        let words = after.open(&log(), OpenMode::ReadWrite).unwrap().shared_words().unwrap();
+        let words = after.open(&log(), OpenMode::ReadWrite).unwrap().shared_words(1).unwrap();
         words.longs.iter().zip(&told.longs).for_each(|(word, told)| word.store(told.load(Relaxed), Relaxed));
         words.longs[11].store(after.system_start().unwrap(), Relaxed);
         after.reset_counters();
@@ -260,7 +260,7 @@ fn damaged_behind_end(damaged: u64, told: u64) -> SimDisk {
             tid
         })
         .collect();
-    let words = log.shared_words().unwrap();
+    let words = log.shared_words(1).unwrap();
     assert_eq!(words.longs[AT_WRITTEN].load(Relaxed), tids[4], "each commit is told");
     words.longs[AT_WRITTEN].store(tids[told as usize - 1], Relaxed);
     log.sync().unwrap();
@@ -284,7 +284,7 @@ fn the_rest_of_the_ring_is_not_read_where_the_end_is_told() {
     let disk = killed(5, &[]);
     assert!(read_of_log(&disk.survive()) < RING / 2);
     assert!(read_of_log(&disk.crash(0)) > RING, "the system was started since");
-    let words = disk.open(Path::new("/db-onewrite"), OpenMode::ReadWrite).unwrap().shared_words().unwrap();
+    let words = disk.open(Path::new("/db-onewrite"), OpenMode::ReadWrite).unwrap().shared_words(1).unwrap();
     words.longs[AT_WRITTEN].fetch_add(1, Relaxed);
     assert!(read_of_log(&disk.survive()) > RING, "one more was written, and may be damaged");
 }

@@ -177,8 +177,8 @@ impl DiskFile for MachineFile {
         }
     }
 
-    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
-        let words = self.file()?.shared_words()?;
+    fn shared_words(&self, blocks: usize) -> io::Result<Arc<SharedWords>> {
+        let words = self.file()?.shared_words(blocks)?;
         Ok(Arc::new(words.until(self.machine.life.dead.clone())))
     }
 

@@ -187,7 +187,7 @@ fn a_commit_is_seen_by_its_process_when_it_returns() {
     // Then the other process does not count as a writer.
     std::thread::sleep(std::time::Duration::from_millis(50));
     let log = disk.open(Path::new(&format!("{DB}-onewrite")), OpenMode::ReadWrite).unwrap();
-    let words = log.shared_words().unwrap();
+    let words = log.shared_words(1).unwrap();
     words.longs[WANTED].store(words.longs[VISIBLE].load(Ordering::SeqCst) + 1, Ordering::SeqCst);
     pair.clients[0].synchronous = Synchronous::Normal;
     pair.write(0, 4096, 2, false);

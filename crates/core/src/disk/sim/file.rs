@@ -202,11 +202,15 @@ impl DiskFile for SimFile {
         Ok(())
     }
 
-    fn shared_words(&self) -> io::Result<Arc<SharedWords>> {
+    fn shared_words(&self, blocks: usize) -> io::Result<Arc<SharedWords>> {
         self.check_writable()?;
         let mut state = self.state.lock();
         state.powered()?;
-        Ok(state.inode(self.ino).words.clone())
+        let inode = state.inode(self.ino);
+        if inode.words.blocks().len() < blocks {
+            inode.words = Arc::new(SharedWords::in_memory(blocks));
+        }
+        Ok(inode.words.clone())
     }
 
     fn atomic_unit_bytes(&self) -> u32 {

@@ -90,7 +90,10 @@ fn main() -> ExitCode {
         let _nobody_reads = writeln!(std::io::stderr(), "onewrite: {e}");
         return ExitCode::FAILURE;
     }
-    let matches = Cli::command().try_get_matches().unwrap_or_else(|e| refuse(e));
+    // The commands of another program read their arguments themselves; `help` describes them, too.
+    let is_help = std::env::args_os().nth(1).is_some_and(|word| word == "help");
+    let known = if is_help { described() } else { Cli::command() };
+    let matches = known.try_get_matches().unwrap_or_else(|e| refuse(e));
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     let result = match cli.command {
         Command::Backup(args) => backup::run(&args),

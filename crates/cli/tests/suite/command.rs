@@ -40,6 +40,12 @@ fn the_help_lists_what_a_user_needs() {
 }
 
 #[test]
+fn help_has_the_options_of_every_command() {
+    assert!(done(&["help", "replicate"]).contains("--snapshot-interval"));
+    assert!(done(&["help", "recover"]).contains("--accept-loss"));
+}
+
+#[test]
 fn completions_have_the_options_of_every_command() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         let script = done(&["completions", shell]);

@@ -40,7 +40,6 @@ pub struct Several {
 /// This process's undecided record.
 pub struct Undecided {
     pub several: Arc<Several>,
-    /// The record's place: its log, its slot, from and to.
     pub log: LogFile,
     pub slot: Slot,
     pub from: LogOffset,
@@ -88,7 +87,7 @@ impl Several {
     }
 }
 
-/// By the journals that a super-journal names; `None` if another file is named.
+/// `None` if another file is named.
 pub fn databases_of(journals: &[u8]) -> Option<Vec<PathBuf>> {
     if journals.len() > BYTES_MAX {
         return None;

@@ -23,16 +23,13 @@ use crate::pages::table::{Image, ImageLocation};
 use crate::shared::words::RecoveryDebt;
 use crate::sqlite_format::home::{FileKind, HomeMark, State};
 
-/// Bytes of neighbouring pages in one call.
 const RUN_BYTES: usize = 256 << 10;
 /// Bytes in memory for snapshots; more go to a temporary file.
 const KEPT_BYTES: u64 = 2 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterCheckpoint {
-    /// The ring is empty then.
     Slot(StreamedImages),
-    /// The mark comes off.
     MarkOff,
 }
 
@@ -67,8 +64,8 @@ impl Database {
         }
     }
 
-    /// Keeps home's images for readers of other processes before those of `state` come. True if
-    /// none reads an older state. The caller has the writer's place.
+    /// Home's images go to readers of other processes. True if none reads a state older than
+    /// `state`. The caller has the writer's place.
     pub fn keep_for_others(
         &self,
         live: &LiveDatabase,
@@ -107,8 +104,7 @@ impl Database {
     }
 }
 
-/// The caller has the writer's place. Without room everything stays as it was, for another try;
-/// other errors poison.
+/// The caller has the writer's place. Without room everything stays as it was; other errors poison.
 pub fn checkpoint(db: &Database, live: &mut LiveDatabase, stream: StreamedImages) -> Result<()> {
     run(db, live, AfterCheckpoint::Slot(stream)).map_err(|e| db.poison_unless_short(e))
 }
@@ -159,7 +155,6 @@ fn run(db: &Database, live: &mut LiveDatabase, then: AfterCheckpoint) -> Result<
             live.kept = ImageFile::default();
         }
         if let Some(member) = &inner.member {
-            // Before the old records can be overwritten.
             member.note(live.log.slot(), &live.log.cursor());
             member.words.publish(state.tid, live.log.group().durable());
         }
@@ -188,8 +183,8 @@ pub fn tell(db: &Database, live: &mut LiveDatabase, tid: Tid, whole: Tid) -> Res
     write_mark(db, live)
 }
 
-/// The session has begun (rule SlotWithFirstRecord). Unflushed: this guards against a log put back
-/// by hand, not against a power cut.
+/// This guards against a log put back by hand, not against a power cut, so it is not flushed (rule
+/// SlotWithFirstRecord).
 pub fn settle_mark(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     if !live.home.mark.tentative || !live.log.has_begun() {
         return Ok(());
@@ -202,10 +197,9 @@ pub fn settle_mark(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     }
 }
 
-/// Before the first commit after a recovery that left the records in place: the mark names its
-/// record, so that no older log fits (rule OneNumberOneState), and names are flushed (rule
-/// WrittenAgain). An error poisons. True if no record follows that recovery: the next needs a
-/// distant number (rule FlushedStays).
+/// After a recovery that left the records in place, the mark names its record, so that no older log
+/// fits (rule OneNumberOneState), and names are flushed (rule WrittenAgain). An error poisons. True
+/// if the next record needs a distant number (rule FlushedStays).
 pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<bool> {
     let due = db.inner.lock().member.as_ref().map_or(live.due, |member| member.words.due());
     let stayed = due.stayed == Some(live.log.last_tid());
@@ -265,7 +259,6 @@ pub fn write_home(
     if !older && nobody_else { fit_length(db, &*db.home, &mut live.home, state) } else { Ok(()) }
 }
 
-/// Does not flush.
 pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state: &State) -> Result<()> {
     if state.kind != FileKind::Empty && home.bytes != state.bytes() {
         file.set_len(state.bytes()).context(|| db.what("cannot fit the length of"))?;
@@ -351,7 +344,6 @@ pub fn write_pages(
     if home.bytes < state.bytes() { fit_length(db, file, home, state) } else { Ok(()) }
 }
 
-/// Whether the page follows `n` pages behind, in home and in the streamed file.
 fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place: &ImageLocation, size: usize) -> bool {
     let (ImageLocation::Log(images, position) | ImageLocation::Kept(images, position)) = place else { return false };
     let (first_page, first_images, first_position) = first;
@@ -360,7 +352,7 @@ fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place
         && position.checked_sub(u64::from(n) * size as u64) == Some(first_position)
 }
 
-/// Keeps home's images that a snapshot older than `state` reads. True if there is one.
+/// True if a snapshot older than `state` reads home.
 fn keep_for_snapshots(
     db: &Database,
     live: &mut LiveDatabase,
@@ -380,7 +372,6 @@ fn keep_for_snapshots(
         if page.0 > home_pages {
             continue;
         }
-        // From the oldest that reads home on, the kept image replaces it.
         let at_home: Vec<Tid> = {
             let table = db.table.read();
             let at_home = |tid: &Tid| matches!(table.find(*page, *tid), ImageLocation::Home);

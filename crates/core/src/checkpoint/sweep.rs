@@ -149,7 +149,6 @@ fn step(db: &Database, live: &mut LiveDatabase, sweep: &mut Sweep) -> Result<boo
     Ok(false)
 }
 
-/// The state is visible, and at least the one that the sweep began with.
 fn newest_durable(db: &Database, live: &LiveDatabase, sweep: &Sweep) -> Arc<State> {
     let durable = live.log.group().durable();
     let latest = db.inner.lock().latest.clone();
@@ -157,7 +156,7 @@ fn newest_durable(db: &Database, live: &LiveDatabase, sweep: &Sweep) -> Arc<Stat
     if latest.tid > sweep.state.tid && is_durable { latest } else { sweep.state.clone() }
 }
 
-/// Brings the newest images home, of `state` or before; others come later.
+/// The images are of `state` or before; others come later.
 fn slice(db: &Database, live: &mut LiveDatabase, sweep: &mut Sweep, state: &State, pages: &[PageNo]) -> Result<()> {
     let mut images: Vec<(PageNo, ImageLocation)> = memory::list(pages.len())?;
     {

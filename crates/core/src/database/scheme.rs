@@ -57,7 +57,6 @@ pub enum CommitOutcome {
     Own(Option<Arc<State>>),
 }
 
-/// The last transaction of a crashed session, in home alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Doubtful {
     /// The number of its pages there follows.
@@ -65,13 +64,11 @@ pub struct Doubtful {
     pub undone: bool,
 }
 
-/// A session that a crash ended.
 pub struct CrashedSession<'a> {
     pub log: &'a LogFile,
     /// The slot that counts.
     pub slot: &'a Slot,
     pub is_newest: bool,
-    /// Images newer than home.
     pub table: &'a PageTable,
     /// The newest committed one.
     pub state: &'a State,
@@ -129,13 +126,11 @@ pub trait Scheme: Send + Sync {
     /// Shows [`CommitOutcome::Own`]: to readers, if it is in home; to the next writer, if it waits.
     fn show(&self, _db: &Database, _inner: &mut DatabaseState, _state: &Arc<State>, _images: Vec<(PageNo, Image)>) {}
 
-    /// Waits for a write of the scheme's own. `joins`: the writer's place is free, so others may
-    /// join.
+    /// `joins`: the writer's place is free, so others may join.
     fn wait(&self, _db: &Database, _tid: Tid, _joins: bool) -> Result<()> {
         Ok(())
     }
 
-    /// Whether to run one before the log is full.
     fn wants_checkpoint(&self, _live: &LiveDatabase) -> bool {
         false
     }
@@ -144,23 +139,21 @@ pub trait Scheme: Send + Sync {
         Ok(())
     }
 
-    /// Home has the pages of `state`, unflushed.
     fn fit_home(&self, _db: &Database, _live: &LiveDatabase, _state: &State) -> Result<()> {
         Ok(())
     }
 
-    /// Home has everything. `stays`: the newest state, if the mark stays on.
+    /// `stays`: the newest state, if the mark stays on.
     fn detach(&self, _db: &Database, _live: &mut LiveDatabase, _stays: Option<&State>) -> Result<()> {
         Ok(())
     }
 
-    /// Looks in a home behind `slot`, whose log has no live record; pages to write go into `table`.
-    /// With `accept_loss`, damaged pages stay.
+    /// The log has no live record behind `slot`. Pages to write go into `table`; with
+    /// `accept_loss`, damaged pages stay.
     fn roll_back(&self, _db: &Database, _slot: &Slot, _table: &mut PageTable, _accept_loss: bool) -> Result<Doubtful> {
         Ok(Doubtful::default())
     }
 
-    /// Writes the last transaction again, or the one it leads back to, and cuts home to `state`.
     fn write_again(
         &self,
         _db: &Database,
@@ -171,18 +164,16 @@ pub trait Scheme: Send + Sync {
         Ok(())
     }
 
-    /// Makes `session` durable and takes the mark off without a new one. False if one is needed.
+    /// False if a session of its own is needed.
     fn rest(&self, _db: &Database, _session: &CrashedSession<'_>) -> Result<bool> {
         Ok(false)
     }
 
-    /// Counts by the pages of a home with this `first`, marked with `session`, without its log.
-    /// `None`: the header says it.
+    /// The pages of a home marked with `session` are counted. `None`: the header says it.
     fn page_count_without_log(&self, _db: &Database, _first: &DatabaseHeader, _session: u64) -> Result<Option<u32>> {
         Ok(None)
     }
 
-    /// Whether a file other than home may have the database's name.
     fn takes_name(&self, _id: FileId) -> bool {
         false
     }

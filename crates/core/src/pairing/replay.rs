@@ -1,6 +1,5 @@
-//! Replay: the live records of a log become versions in a page table, over home. Writes nothing.
-//! Most images are made when first needed (`pages/chains.rs`): whether a record counts depends on
-//! its bytes alone.
+//! Replay: the live records of a log become versions in a page table, over home. Most images are
+//! made when first needed (`pages/chains.rs`): whether a record counts depends on its bytes alone.
 //!
 //! Records hold absolute bytes and pages are not parsed (rule AbsoluteBytes), so a page that a
 //! crash tore becomes whole (invariant I8), and a second replay gives the same.
@@ -37,7 +36,6 @@ pub struct Report {
 }
 
 pub struct Replayed {
-    /// Images newer than home.
     pub table: PageTable,
     /// Newest committed state.
     pub state: State,
@@ -45,7 +43,6 @@ pub struct Replayed {
     pub report: Report,
     /// Position behind the last record.
     pub cursor: LogCursor,
-    /// The records call each other durable up to here, at least.
     pub told_durable: LogOffset,
     /// Decider of the last record, if over several files.
     pub decider: Option<Decider>,
@@ -65,19 +62,17 @@ struct Replay<'a> {
     slot: &'a Slot,
 
     accept_loss: bool,
-    /// Images wait until needed, if memory allows.
     waits: bool,
 }
 
-/// Replays over home, and writes nothing. With `accept_loss`, a damaged record ends the log.
-/// `told`: the newest written transaction, if known.
+/// Writes nothing. With `accept_loss`, a damaged record ends the log. `told`: the newest written
+/// transaction, if known.
 pub fn replay(db: &Database, log: &LogFile, slot: &Slot, told: Option<Tid>, accept_loss: bool) -> Result<Led> {
     Replay { db, log, slot, accept_loss, waits: true }.run(told)
 }
 
 impl Replay<'_> {
-    /// `rot`: the first transaction that cannot be read, and one behind it that can. They are given
-    /// up only on demand.
+    /// `rot`: the first transaction that cannot be read, and one behind it that can.
     fn allow_loss(&self, rot @ (lost, seen): (Tid, Tid)) -> Result<(Tid, Tid)> {
         if self.accept_loss {
             return Ok(rot);
@@ -161,8 +156,8 @@ impl Replay<'_> {
         Ok(Led::There(Box::new(self.check(replayed, home_bytes, page_count_min)?)))
     }
 
-    /// The slot's state or, where that leaves it to home's header, the header's, with the last
-    /// transaction in place whole or undone in the table.
+    /// Where the slot leaves the state to home's header, the last transaction in place is whole, or
+    /// undone in the table.
     fn base(&self, first: &mut DatabaseHeader, table: &mut PageTable, report: &mut Report) -> Result<State> {
         let Replay { db, log, slot, accept_loss, .. } = *self;
         let mut base = State::empty(Tid::HOME);
@@ -216,8 +211,7 @@ impl Replay<'_> {
         Ok(base)
     }
 
-    /// The result needs a database header, and every page in home or in a record. `page_count_min`:
-    /// pages of every state.
+    /// Every page must be in home or in a record. `page_count_min`: pages of every state.
     fn check(&self, mut replayed: Replayed, home_bytes: u64, page_count_min: u32) -> Result<Replayed> {
         let Replay { db, log, slot, .. } = *self;
         let Replayed { table, state, report, .. } = &mut replayed;
@@ -296,7 +290,6 @@ mod tests {
         }
     }
 
-    /// Two records of some kilobytes.
     #[test]
     fn a_log_that_names_more_than_memory_should_hold() {
         let disk = SimDisk::new(SimConfig { capacity: 1 << 28, ..SimConfig::default() });

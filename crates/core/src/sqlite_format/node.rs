@@ -10,7 +10,7 @@ use crate::base::types::PageNo;
 
 /// From here on a page number may begin like a b-tree page's type.
 const AMBIGUOUS_PAGES: u32 = 0x0200_0000;
-/// In the database header; nonzero with pointer maps.
+/// It is nonzero with pointer maps.
 const LARGEST_ROOT: usize = 52;
 /// SQLite's first lock byte, on an unused page.
 const PENDING_BYTE: u32 = 0x4000_0000;
@@ -27,7 +27,6 @@ pub struct NodeLayout {
     pub free: Vec<Range<usize>>,
 }
 
-/// Tells b-tree pages from others in a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// In bytes.
@@ -41,7 +40,6 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// By this header.
     pub fn new(page_bytes: u32, page_count: u32, header: &[u8]) -> Shape {
         let pointer_maps = be_u32(header, LARGEST_ROOT).unwrap_or(0) != 0;
         // An empty database's header says nothing.
@@ -54,12 +52,10 @@ impl Shape {
         self.page_bytes.saturating_sub(self.reserved_bytes) as usize
     }
 
-    /// Before the trailer.
     pub fn reserve(self) -> Range<usize> {
         self.usable()..(self.page_bytes as usize).saturating_sub(trailer::BYTES)
     }
 
-    /// With SQLite's lock bytes.
     pub fn pending_page(self) -> u32 {
         PENDING_BYTE.checked_div(self.page_bytes).unwrap_or(0).saturating_add(1)
     }
@@ -100,7 +96,7 @@ impl Shape {
         })
     }
 
-    /// Whether two images are equal: of b-tree pages the used parts, of others all but the reserve.
+    /// Of b-tree pages the used parts count, of others all but the reserve.
     pub fn same(self, page: PageNo, a: &[u8], b: &[u8]) -> bool {
         let equal = |range: Range<usize>| a.get(range.clone()) == b.get(range);
         match (self.node(page, a), self.node(page, b)) {

@@ -1,5 +1,4 @@
-//! The settings of a database and their presets. URI, pragmas, C API and command line share one
-//! parser.
+//! URI, pragmas, C API and command line share one parser of settings.
 
 use std::time::Duration;
 
@@ -71,22 +70,15 @@ pub enum Network {
     Trust,
 }
 
-/// A preset's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bundle {
-    /// Commit scheme.
     pub scheme: SchemeName,
-    /// Record content.
     pub images: Images,
-    /// Page 1's counters.
     pub header_page: HeaderPage,
-    /// Page splits.
     pub split: Split,
-    /// Cells of room in both halves of a split page.
+    /// Both halves of a split page have room for so many cells.
     pub reserve_cells: u32,
-    /// Replaced records.
     pub updates: Updates,
-    /// Options of the research alone.
     pub extra: Extra,
 }
 
@@ -132,13 +124,13 @@ impl Preset {
 pub struct Options {
     /// Preset name.
     pub preset: &'static str,
-    /// With single changes.
+    /// The preset's bundle, with the changes that other options make to it.
     pub bundle: Bundle,
     /// Ring size in bytes.
     pub log_bytes: u64,
     /// Bytes of page images in memory before a checkpoint.
     pub table_bytes: u64,
-    /// Bytes of a transaction before it streams.
+    /// A transaction of so many bytes streams.
     pub stream_bytes: u64,
     /// Longest wait for other writers in one call, in milliseconds.
     pub busy_ms: u64,
@@ -152,7 +144,7 @@ pub struct Options {
     pub psow: bool,
     /// A process without a transaction for this long detaches; zero: with its last close.
     pub idle: Duration,
-    /// On a request for WAL mode.
+    /// The answer to a request for WAL mode.
     pub wal: Wal,
     /// A database on a file system that machines share.
     pub network: Network,
@@ -177,14 +169,12 @@ pub const RESERVE_CELLS_MAX: u32 = 10_000;
 /// Largest transaction in memory.
 pub const STREAM_BYTES_MAX: u64 = 1 << 30;
 
-/// The end of the error for a scheme that this build lacks.
 const OTHERS: &str = if research::PRESETS.is_empty() {
     "; this build has no schemes of the research (the feature `research` of cargo)"
 } else {
     ""
 };
 
-/// The options of every build.
 const NAMES: [&str; 18] = [
     "scheme",
     "header_page",
@@ -253,7 +243,6 @@ impl Options {
         Ok(options)
     }
 
-    /// Sets an option from text. Errors name the option, the value and the choices.
     fn set_bundled(&mut self, name: &str, value: &str) -> Result<bool> {
         match name {
             "header_page" => {
@@ -355,7 +344,7 @@ impl Options {
         Ok(())
     }
 
-    /// An option's value as [`Options::set`] accepts it; `None`: unknown name.
+    /// [`Options::set`] accepts the value. `None`: unknown name.
     pub fn get(&self, name: &str) -> Option<String> {
         Some(match name {
             "scheme" => self.preset.to_owned(),
@@ -397,7 +386,6 @@ impl Options {
     }
 }
 
-/// An error that names the option, the value and the choices.
 pub(crate) fn bad(name: &str, value: &str, choices: &str) -> Error {
     Error::Option(format!("{name}={value}: not a value of this option; the choices are {choices}"))
 }

@@ -1,5 +1,4 @@
-//! `locking_mode=exclusive`: a connection that keeps its locks and never checks its cache again;
-//! and how a connection gets the database for itself.
+//! `locking_mode=exclusive`, and how a connection gets the database for itself.
 
 use std::time::Duration;
 
@@ -48,8 +47,7 @@ impl Connection {
         self.pin(inner, true)
     }
 
-    /// Lets no other begin to read until this connection unlocks. `Busy` while one reads: the
-    /// caller asks again (rule AnnounceThenLook).
+    /// `Busy` while another reads: the caller asks again (rule AnnounceThenLook).
     pub(super) fn shut_others_out(&mut self) -> Result<()> {
         let db = self.db.clone();
         let mut inner = db.inner.lock();
@@ -73,7 +71,7 @@ impl Connection {
         }
     }
 
-    /// Between processes, it is called after announcing the snapshot.
+    /// Between processes, the snapshot is announced before.
     pub(super) fn check_let_in(&self, inner: &DatabaseState) -> Result<()> {
         let alone = inner.alone.is_some_and(|connection| connection != self.id);
         if let Some(member) = inner.member.as_ref().filter(|_| !alone) {
@@ -119,7 +117,7 @@ impl Connection {
     }
 
     /// SQLite maps a WAL's index: it found a WAL, or keeps the lock under which it changed the
-    /// mode. The caller then uses the VFS below. False if neither can be.
+    /// mode. False if the caller cannot use the VFS below.
     pub fn goes_on_in_wal_mode(&mut self) -> Result<bool> {
         let reads = self.level == LockLevel::Shared && self.db.inner.lock().phase == Phase::Unmarked;
         let back = match self.is_aside() {

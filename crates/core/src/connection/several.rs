@@ -1,5 +1,4 @@
-//! Transactions over several files, the part of the connections of this process (`log/several.rs`
-//! has the rest).
+//! The part of this process's connections in transactions over several files (`log/several.rs`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +19,6 @@ use crate::log::several::{Several, databases_of};
 use crate::pages::txn::{PreparedCommit, TxnStage};
 use crate::session::aside;
 
-/// Whether a log takes prepared records and decisions.
 pub(super) fn prepares(db: &Database, inner: &DatabaseState) -> bool {
     // SQLite ignores the error of a store that lacks one of them (rule StoreHasIt).
     db.facts().all_in_log() && !inner.options.concurrent && inner.options.psow && !inner.ships()
@@ -28,9 +26,8 @@ pub(super) fn prepares(db: &Database, inner: &DatabaseState) -> bool {
 
 impl Engine {
     /// xSync of a super-journal over `journals`. True: all its files commit by their logs, so it
-    /// stays in memory, and is [`removed`](Engine::remove_super_journal) here. All do, or none:
-    /// SQLite removes a super-journal without rollback journals, and knows no logs (rule
-    /// PreparedThenDecided).
+    /// stays in memory, and is [`removed`](Engine::remove_super_journal) here. SQLite removes a
+    /// super-journal without rollback journals, and knows no logs (rule PreparedThenDecided).
     pub fn sync_super_journal(&self, path: &Path, journals: &[u8]) -> Result<bool> {
         let Some(names) = databases_of(journals) else { return Ok(false) };
         let mut all = Vec::with_capacity(names.len());
@@ -64,7 +61,7 @@ impl Engine {
         self.several.lock().get(path).map(|several| several.journals.clone())
     }
 
-    /// xDelete of a super-journal, to commit, or after a rollback. False: it is not in memory.
+    /// xDelete of a super-journal, to commit or after a rollback. False: it is not in memory.
     pub fn remove_super_journal(&self, path: &Path, commits: bool) -> Result<bool> {
         let Some(several) = self.several.lock().remove(path) else { return Ok(false) };
         let all = self.undecided(&several);
@@ -116,7 +113,6 @@ impl Engine {
         db.room_to_decide(decision, |path, part, flushed| self.is_settled(path, part, flushed))
     }
 
-    /// Whether no process needs the decision any more.
     fn is_settled(&self, path: &Path, part: &DecisionPart, flushed: bool) -> Result<bool> {
         let db = self.databases.lock().values().find(|db| db.path == path).cloned();
         if let Some(settled) = db.and_then(|db| db.is_followed(part, flushed)) {
@@ -165,7 +161,6 @@ impl Connection {
         cancel(&all)
     }
 
-    /// SQLite unlocks without a commit or rollback.
     pub(super) fn finish_several(&mut self) -> Result<()> {
         if !self.is_undecided() {
             return Ok(());

@@ -38,6 +38,7 @@ pub enum Sign {
     Replica,
 }
 
+/// The file by which commits wait for a store.
 pub fn sync_path(home: &Path) -> PathBuf {
     beside::path(home, SYNC_SUFFIX)
 }

@@ -19,6 +19,7 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
 use crate::disk::system;
 
+/// A transaction's commit in several files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// As in the records.

@@ -25,6 +25,7 @@ use crate::disk::beside;
 use crate::disk::{Disk, DiskFile, FileId, FileSeal, NamesStamp, OpenMode, read_part, system};
 use crate::sqlite_format::home::mark;
 
+/// The log of the database at `home`.
 pub fn log_path(home: &Path) -> PathBuf {
     beside::path(home, LOG_SUFFIX)
 }
@@ -213,6 +214,7 @@ impl ScanEnd {
 }
 
 impl LogFile {
+    /// `None` if there is none.
     pub fn open(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Option<LogFile>> {
         match disk.open_beside(path, mode, None) {
             Ok(file) => Ok(Some(LogFile { file, path: path.to_owned() })),

@@ -64,6 +64,7 @@ pub enum Lead {
     Damaged,
 }
 
+/// The log behind its live slot, for an unmarked home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
     /// Readable records.

@@ -37,7 +37,6 @@ const RUN_BYTES: usize = 1 << 20;
 #[derive(Default)]
 pub struct Dash {
     second: Mutex<Option<Second>>,
-    /// It may have the database's name.
     id: Mutex<Option<FileId>>,
 }
 
@@ -100,7 +99,6 @@ fn path(db: &Database) -> PathBuf {
 }
 
 impl Dash {
-    /// Without room or support everything stays as it was.
     fn make_room(&self, db: &Database, live: &LiveDatabase, bytes: u64) -> Result<()> {
         let mut second = self.second.lock();
         let shadow = match second.as_mut() {
@@ -111,7 +109,6 @@ impl Dash {
                     Error::CantOpen(_) | Error::Full(_) | Error::NoMemory => e,
                     e => db.poison(e),
                 })?;
-                // Before any commit depends on it.
                 if let Err(e) = exchange(db, &mut made) {
                     if !matches!(e, Error::CantOpen(_)) {
                         return Err(db.poison(e));
@@ -131,7 +128,6 @@ impl Dash {
         Ok(())
     }
 
-    /// A durable copy of home.
     fn make(&self, db: &Database, home: &HomeFile) -> Result<Second> {
         let what = || db.what("cannot make the second file of");
         let path = path(db);
@@ -210,7 +206,7 @@ fn fill(db: &Database, file: &dyn DiskFile) -> Result<()> {
     file.sync().context(what)
 }
 
-/// Exchanges durably. `CantOpen` where that is impossible.
+/// `CantOpen` where the names cannot be exchanged.
 fn exchange(db: &Database, shadow: &mut Second) -> Result<()> {
     let what = || format!("cannot exchange the names of {} and its second file", db.path.display());
     let second = path(db);

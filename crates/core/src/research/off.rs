@@ -1,5 +1,5 @@
-//! Scheme `off`: pages in place and one flush, without protection. The baselines OFF and OFF_OPT:
-//! the cost of a commit if a crash may corrupt the file. Not for data.
+//! Scheme `off`: pages in place and one flush, without protection. The baselines OFF and OFF_OPT
+//! tell the cost of a commit if a crash may corrupt the file.
 
 use std::sync::Arc;
 
@@ -50,7 +50,6 @@ impl Scheme for Off {
     }
 }
 
-/// Flushes unless `synchronous` is below FULL.
 fn overwrite(
     db: &Database,
     live: &mut LiveDatabase,

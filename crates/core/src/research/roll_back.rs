@@ -1,4 +1,4 @@
-//! Recovery of the in-page schemes: scans home for the last transaction in flight. If all of its
+//! Recovery of the in-page schemes scans home for the last transaction in flight. If all of its
 //! pages are there it is committed, else each is undone.
 //!
 //! Only one can be in doubt, for each is flushed before the next one writes. Its pages are
@@ -29,11 +29,9 @@ use crate::sqlite_format::node::Shape;
 
 const RUN_BYTES: u64 = 256 << 10;
 
-/// The trailer of the newest transaction in home, with the number of its pages and where they are.
 fn newest(db: &Database, slot: &Slot, accept_loss: bool) -> Result<Option<(Trailer, u64, Vec<PageNo>)>> {
     let mut last: Option<Trailer> = None;
     let mut count = 0u64;
-    // No more than go in place, as checked below.
     let mut pages: Vec<PageNo> = Vec::new();
     for_each_page(db, slot.page_bytes, PageNo::HEADER, |page, image| {
         let Some(trailer) = of_session(db, slot, page, image, accept_loss)? else { return Ok(()) };
@@ -134,10 +132,9 @@ pub fn write_again(
     Ok(())
 }
 
-/// One flush for the in-page transaction, another for its size, the file's end and the mark.
+/// One flush is for the in-page transaction, another for its size, the file's end and the mark.
 /// Without the unflushed slot, `usable_log` still knows that the session is over (rule
-/// CloseWithoutSlot).
-/// False if the log has something to replay or give back.
+/// CloseWithoutSlot). False if the log has something to replay or give back.
 pub fn rest(db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
     let CrashedSession { log, slot, is_newest, table, state, in_doubt, options } = *session;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
@@ -185,7 +182,6 @@ impl Ours {
         Ours { session: slot.session, above: slot.base_tid, up_to: slot.tid_ceiling }
     }
 
-    /// Also of a torn page.
     fn tid(self, image: &[u8]) -> Option<Tid> {
         let bytes = image.get(image.len().saturating_sub(BYTES)..).unwrap_or_default();
         let tid = Tid(le_u64(bytes, AT_TID)?);
@@ -211,7 +207,6 @@ impl Ours {
     }
 }
 
-/// Counts for a home without its log.
 pub fn page_count_without_log(db: &Database, session: u64, page_bytes: u32) -> Result<u32> {
     let mut first = memory::zeros(page_bytes as usize)?;
     db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
@@ -237,7 +232,6 @@ fn with_size(db: &Database, slot: &Slot, first: Option<Vec<u8>>, undone: Option<
     Ok(Some(image))
 }
 
-/// Counts if written behind `slot`.
 fn of_session(db: &Database, slot: &Slot, page: PageNo, image: &[u8], accept_loss: bool) -> Result<Option<Trailer>> {
     let Some(tid) = Ours::behind(slot).tid(image) else { return Ok(None) };
     let trailer = Trailer::of(page, image);
@@ -265,7 +259,6 @@ fn for_each_page(
     let mut run = memory::zeros_of(run_pages * page_len)?;
     let mut number = from.0;
     while !run.is_empty() {
-        // A hole has no trailer.
         let at = PageNo(number).offset(page_bytes);
         let Some(data) = db.home.next_data(at).context(what)? else { break };
         let skipped = u32::try_from(data.saturating_sub(at) / page_len).ok();

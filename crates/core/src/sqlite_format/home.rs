@@ -183,6 +183,7 @@ impl State {
         with_counter(h, self.change_counter.wrapping_add(1))
     }
 
+    /// The same for a home that may have no page yet.
     pub fn marked_or_empty(&self, mark: HomeMark) -> DatabaseHeader {
         match self.kind {
             FileKind::Empty => empty_marked(4096, mark),
@@ -210,6 +211,7 @@ fn with_counter(mut h: DatabaseHeader, counter: u32) -> DatabaseHeader {
     h
 }
 
+/// The header's page count then holds for that counter.
 pub fn put_counter(header: &mut [u8], counter: u32) {
     for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
         put(header, field, &counter.to_be_bytes());
@@ -314,6 +316,7 @@ pub fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
         && part(at::VERSION_VALID_FOR + 4..a.len())
 }
 
+/// Sets the header's page count.
 pub fn put_page_count(header: &mut [u8], page_count: u32) {
     put(header, at::PAGE_COUNT, &page_count.to_be_bytes());
 }

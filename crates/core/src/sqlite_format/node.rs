@@ -27,6 +27,7 @@ pub struct NodeLayout {
     pub free: Vec<Range<usize>>,
 }
 
+/// Tells b-tree pages from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// In bytes.
@@ -40,6 +41,7 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// By this header.
     pub fn new(page_bytes: u32, page_count: u32, header: &[u8]) -> Shape {
         let pointer_maps = be_u32(header, LARGEST_ROOT).unwrap_or(0) != 0;
         // An empty database's header says nothing.
@@ -52,10 +54,12 @@ impl Shape {
         self.page_bytes.saturating_sub(self.reserved_bytes) as usize
     }
 
+    /// Before the trailer.
     pub fn reserve(self) -> Range<usize> {
         self.usable()..(self.page_bytes as usize).saturating_sub(trailer::BYTES)
     }
 
+    /// With SQLite's lock bytes.
     pub fn pending_page(self) -> u32 {
         PENDING_BYTE.checked_div(self.page_bytes).unwrap_or(0).saturating_add(1)
     }

@@ -14,6 +14,7 @@ pub struct WalChecksum {
     sums: (u32, u32),
 }
 
+/// A WAL by its first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WalHead {
     /// Nothing valid.

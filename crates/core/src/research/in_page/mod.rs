@@ -2,9 +2,9 @@
 //! its trailer (Doubleheader Logging; the multi-version B-tree of LS-MVBT).
 //!
 //! One transaction is in flight at a time: its flush makes the undo records of the one before
-//! waste. A transaction with a page that cannot carry its undo record goes through the log. Before
-//! the next goes in place, the log goes home, so that no page of home is newer than a record; where
-//! that is frequent, others go through the log, too, until its checkpoint pays.
+//! waste. One with a page that cannot carry its undo record goes through the log. Before the next
+//! goes in place, the log goes home, so that no page of home is newer than a record; where that is
+//! frequent, others go through the log, too.
 
 mod freelist;
 mod merge;
@@ -92,7 +92,7 @@ impl Scheme for InPage {
         Ok(())
     }
 
-    /// With room for trailers; the device writes larger pages in parts.
+    /// The device writes larger pages in parts.
     fn new_pages(&self, db: &Database, options: &Options) -> Option<(u32, u8)> {
         let page_bytes = db.atomic_unit(options).min(PAGE_BYTES_MAX);
         Some((page_bytes, reserved_bytes(page_bytes)))
@@ -106,13 +106,11 @@ impl Scheme for InPage {
         } else if self.paid.load(Ordering::Relaxed) >= CHECKPOINT_EVERY
             && place_all(c.db, c.live, &self.merge.lock(), after)?.is_some()
         {
-            // After the checkpoint it fits as well.
             self.paid.fetch_sub(CHECKPOINT_EVERY, Ordering::Relaxed);
             checkpoint(c.db, c.live, StreamedImages::Drop)?;
             placed = place_all(c.db, c.live, &self.merge.lock(), after)?;
         }
         if let Some(placed) = placed {
-            // Readers take them from home until it is overwritten.
             debug_assert!(
                 placed.pages.is_sorted_by_key(|(page, ..)| *page),
                 "page 1 comes first, and the others as they were"
@@ -121,7 +119,6 @@ impl Scheme for InPage {
             return Ok(PreparedCommit { own: Some(Box::new(placed)), ..PreparedCommit::of(c.txn, state, changed)? });
         }
         if !self.merge.lock().is_empty() {
-            // Alone, against the resulting home.
             self.before_checkpoint(c.db, c.live)?;
             return commit::plan(c);
         }
@@ -162,7 +159,7 @@ impl Scheme for InPage {
         record::finish(c, state, prepared.stream).map(CommitOutcome::Record).map_err(|e| c.db.poison(e))
     }
 
-    /// The next writer builds on it, and readers do not see it before it is written.
+    /// Readers do not see the state before it is written.
     fn show(&self, db: &Database, inner: &mut DatabaseState, state: &Arc<State>, images: Vec<(PageNo, Image)>) {
         commit::show(&mut db.table.write(), inner, state.tid, images);
     }
@@ -207,7 +204,6 @@ impl Scheme for InPage {
     }
 }
 
-/// SQLite's cache has old bytes of gap and trailer.
 impl Gaps for InPage {
     /// The page count, which an in-page scheme derives from the pages.
     fn embed(&self, new: &mut [u8], base: &[u8]) {
@@ -236,8 +232,8 @@ fn is_idle(db: &Database, live: &LiveDatabase) -> bool {
     (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Case::HomeBeforeNext)
 }
 
-/// Places them if each can carry its undo record back to home, from before the waiting group.
-/// `None` beside a group: perhaps after its write.
+/// Each page must carry its undo record back to home, from before the waiting group. `None` beside
+/// a group: perhaps after its write.
 fn place_all(
     db: &Database,
     live: &LiveDatabase,
@@ -308,8 +304,7 @@ fn place_all(
     Ok(Some(placed))
 }
 
-/// Writes it into page 1, unflushed: pages added in place left that alone, and trailers count only
-/// above the slot's TID.
+/// Pages added in place left page 1 alone, and trailers count only above the slot's TID.
 fn bring_size_home(db: &Database, live: &LiveDatabase, state: &State) -> Result<()> {
     let mut image = memory::zeros(state.page_bytes as usize)?;
     let read = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?;
@@ -335,7 +330,7 @@ fn in_home(db: &Database, live: &LiveDatabase, state: &State, page: PageNo) -> R
     Ok(Some(image.into()))
 }
 
-/// Trailers become zeros: SQLite carries stale ones along (rule TrailerSession).
+/// SQLite carries stale trailers along, so they become zeros (rule TrailerSession).
 fn encode(encoder: &mut Encoder, changed: &mut [ChangedPage]) -> Result<()> {
     encoder.clear();
     for ChangedPage { page, new, old } in changed {

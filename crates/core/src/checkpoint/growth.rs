@@ -86,6 +86,7 @@ pub fn fit(db: &Database, live: &mut LiveDatabase, options: &Options, len: u64) 
         return grow(db, live, longer);
     }
     match checkpoint(db, live, StreamedImages::Drop) {
+        // The images stream, and the checkpoint is tried again.
         Err(e) if e.is_short() => Ok(()),
         done => done.and_then(|()| grow_empty(db, live, longer)),
     }
@@ -112,7 +113,8 @@ fn grow(db: &Database, live: &mut LiveDatabase, ring_bytes: u64) -> Result<()> {
     if !live.log.grow(ring_bytes).map_err(|e| db.poison(e))? {
         return Ok(());
     }
-    // Others learn each slot before the next (rule SlotBeforeReuse).
+    // Before the first record, both slots tell of the new ring (rule SlotBeforeReuse), and others
+    // learn each before the next.
     db.tell_slot(live);
     live.log.settle_slots().map_err(|e| db.poison(e))?;
     db.tell_slot(live);

@@ -29,7 +29,9 @@ const KEPT_BYTES: u64 = 2 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AfterCheckpoint {
+    /// The ring is empty then.
     Slot(StreamedImages),
+    /// The mark comes off.
     MarkOff,
 }
 
@@ -64,8 +66,8 @@ impl Database {
         }
     }
 
-    /// Home's images go to readers of other processes. True if none reads a state older than
-    /// `state`. The caller has the writer's place.
+    /// Keeps home's images for readers of other processes before those of `state` come. True if
+    /// none reads an older state. The caller has the writer's place.
     pub fn keep_for_others(
         &self,
         live: &LiveDatabase,
@@ -155,6 +157,7 @@ fn run(db: &Database, live: &mut LiveDatabase, then: AfterCheckpoint) -> Result<
             live.kept = ImageFile::default();
         }
         if let Some(member) = &inner.member {
+            // Before the old records can be overwritten.
             member.note(live.log.slot(), &live.log.cursor());
             member.words.publish(state.tid, live.log.group().durable());
         }
@@ -372,6 +375,7 @@ fn keep_for_snapshots(
         if page.0 > home_pages {
             continue;
         }
+        // From the oldest that reads home on, the kept image replaces it.
         let at_home: Vec<Tid> = {
             let table = db.table.read();
             let at_home = |tid: &Tid| matches!(table.find(*page, *tid), ImageLocation::Home);

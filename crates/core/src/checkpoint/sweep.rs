@@ -1,13 +1,5 @@
-//! Checkpoints in slices: commits bring a few pages home each, so that none waits for all of them.
-//!
-//! ```text
-//! begun     the table is 3/4 full, or the ring 15/16, or a ring that is yet to grow 1/2: the pages
-//!           in the table are listed, and the end of the log is noted
-//! slices    commits write the next pages of the list home; once durable themselves, they ask the
-//!           system to begin writing those to the medium
-//! flushed   all are home: home is flushed, at the next commit
-//! over      a slot says that the live records begin at the noted end: at the one after that
-//! ```
+//! Checkpoints in slices: commits bring a few pages home each, so that none waits for all of them
+//! (`docs/commit.md` has the states).
 //!
 //! A slice brings the newest image of some pages home, durable in the log by then (rule
 //! LogBeforeHome), and removes them from the table. Home is then newer than the slot says, as after
@@ -149,6 +141,7 @@ fn step(db: &Database, live: &mut LiveDatabase, sweep: &mut Sweep) -> Result<boo
     Ok(false)
 }
 
+/// The state is visible, and at least the one that the sweep began with.
 fn newest_durable(db: &Database, live: &LiveDatabase, sweep: &Sweep) -> Arc<State> {
     let durable = live.log.group().durable();
     let latest = db.inner.lock().latest.clone();

@@ -35,12 +35,13 @@ use crate::shared::words::reached;
 use crate::sqlite_format::home::{self, FileKind, State};
 use crate::sqlite_format::node::Shape;
 
-/// Within limits, growth then rarely costs a call.
+/// Reserves as much again, within limits, so that growth rarely costs a call.
 pub fn reserve_bytes(bytes: u64) -> u64 {
     let step = bytes.checked_next_power_of_two().unwrap_or(u64::MAX).clamp(64 << 10, 1 << 20);
     bytes.next_multiple_of(step)
 }
 
+/// Does everything that can fail without harm.
 pub fn prepare(c: &mut Commit<'_>) -> Result<()> {
     c.txn.stage = TxnStage::Prepared(plan(c)?);
     Ok(())

@@ -85,7 +85,7 @@ pub fn own_block(options: &Options) -> bool {
     options.bundle.images == Images::Full
 }
 
-/// The image counts only with the commit record.
+/// Writes unflushed; the image counts only with the commit record.
 pub fn stream_page(live: &mut LiveDatabase, txn: &mut Txn, page: PageNo, image: &Image) -> Result<()> {
     if txn.streamed.is_empty() {
         txn.stream_from = live.log.stream_tail();

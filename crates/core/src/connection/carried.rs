@@ -1,4 +1,5 @@
-//! A connection that a fork carried into the child.
+//! A connection that a fork carried into the child goes on there as a connection of the child's
+//! own.
 
 use std::mem;
 use std::sync::atomic::Ordering;

@@ -131,8 +131,8 @@ impl Engine {
         find(&self.databases.lock(), id)
     }
 
-    /// Calls `hook`, with locks held, whenever this process attaches to a log:
-    /// [`Engine::look_after`] is due then.
+    /// Calls `hook` whenever this process attaches to a log: [`Engine::look_after`] is due then.
+    /// Set once; runs with locks held.
     pub fn on_attach(&self, hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.attached.set(Box::new(hook));
     }

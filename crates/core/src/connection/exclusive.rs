@@ -117,7 +117,7 @@ impl Connection {
     }
 
     /// SQLite maps a WAL's index: it found a WAL, or keeps the lock under which it changed the
-    /// mode. False if the caller cannot use the VFS below.
+    /// mode. The caller then uses the VFS below. False if neither can be.
     pub fn goes_on_in_wal_mode(&mut self) -> Result<bool> {
         let reads = self.level == LockLevel::Shared && self.db.inner.lock().phase == Phase::Unmarked;
         let back = match self.is_aside() {

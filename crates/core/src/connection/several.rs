@@ -26,8 +26,9 @@ pub(super) fn prepares(db: &Database, inner: &DatabaseState) -> bool {
 
 impl Engine {
     /// xSync of a super-journal over `journals`. True: all its files commit by their logs, so it
-    /// stays in memory, and is [`removed`](Engine::remove_super_journal) here. SQLite removes a
-    /// super-journal without rollback journals, and knows no logs (rule PreparedThenDecided).
+    /// stays in memory, and is [`removed`](Engine::remove_super_journal) here. All do, or none:
+    /// SQLite removes a super-journal without rollback journals, and knows no logs (rule
+    /// PreparedThenDecided).
     pub fn sync_super_journal(&self, path: &Path, journals: &[u8]) -> Result<bool> {
         let Some(names) = databases_of(journals) else { return Ok(false) };
         let mut all = Vec::with_capacity(names.len());
@@ -161,6 +162,7 @@ impl Connection {
         cancel(&all)
     }
 
+    /// SQLite unlocks without a commit or rollback.
     pub(super) fn finish_several(&mut self) -> Result<()> {
         if !self.is_undecided() {
             return Ok(());

@@ -102,7 +102,8 @@ impl Database {
         })
     }
 
-    /// No process asks for its decision then. `None`: unknown here.
+    /// Whether a record follows `part`, durable if `flushed`: then no process asks for its
+    /// decision. `None`: unknown here.
     pub fn is_followed(&self, part: &DecisionPart, flushed: bool) -> Option<bool> {
         let inner = self.inner.lock();
         let member = inner.member.as_ref()?;
@@ -116,6 +117,7 @@ impl Database {
 }
 
 enum DecisionLookup {
+    /// The log and the position.
     Decision(LogFile, u64, Decision),
     Log,
     Nothing,

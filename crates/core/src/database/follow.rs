@@ -23,7 +23,7 @@ use crate::shared::member::Member;
 use crate::shared::tail::{Reach, Tail};
 use crate::sqlite_format::home::{self, State};
 
-/// The first window usually holds so many, in bytes; else the second is used.
+/// Up to so many records usually fit the first window, in bytes; else the second is used.
 const FEW_RECORDS: u64 = 8;
 const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
 

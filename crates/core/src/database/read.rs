@@ -84,6 +84,7 @@ impl Database {
         self.home.read_at(buf, part.offset()).context(what)
     }
 
+    /// The page is within `state`. True: from home.
     pub fn read_page(&self, state: &State, page: PageNo, in_page: usize, buf: &mut [u8]) -> Result<bool> {
         if page == PageNo::HEADER
             && state.kind != FileKind::Foreign
@@ -96,6 +97,7 @@ impl Database {
         self.read_found(self.look_up(page, state.tid), state, page, in_page, buf)
     }
 
+    /// True: from home.
     fn read_found(
         &self,
         mut found: PageLookup,

@@ -139,11 +139,12 @@ pub trait Scheme: Send + Sync {
         Ok(())
     }
 
+    /// Home has the pages of `state`, unflushed.
     fn fit_home(&self, _db: &Database, _live: &LiveDatabase, _state: &State) -> Result<()> {
         Ok(())
     }
 
-    /// `stays`: the newest state, if the mark stays on.
+    /// Home has everything. `stays`: the newest state, if the mark stays on.
     fn detach(&self, _db: &Database, _live: &mut LiveDatabase, _stays: Option<&State>) -> Result<()> {
         Ok(())
     }
@@ -154,6 +155,7 @@ pub trait Scheme: Send + Sync {
         Ok(Doubtful::default())
     }
 
+    /// Writes the last transaction again, or the one it leads back to, and cuts home to `state`.
     fn write_again(
         &self,
         _db: &Database,
@@ -164,12 +166,13 @@ pub trait Scheme: Send + Sync {
         Ok(())
     }
 
-    /// False if a session of its own is needed.
+    /// Makes `session` durable and takes the mark off without a new one. False if one is needed.
     fn rest(&self, _db: &Database, _session: &CrashedSession<'_>) -> Result<bool> {
         Ok(false)
     }
 
-    /// The pages of a home marked with `session` are counted. `None`: the header says it.
+    /// Counts by the pages of a home with this `first`, marked with `session`, without its log.
+    /// `None`: the header says it.
     fn page_count_without_log(&self, _db: &Database, _first: &DatabaseHeader, _session: u64) -> Result<Option<u32>> {
         Ok(None)
     }

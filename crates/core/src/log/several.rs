@@ -1,11 +1,5 @@
-//! Transactions over several files: committed in all or in none, by a decision in one file's log.
-//!
-//! ```text
-//!  SQLite: super-journal, xSync          all files commit by their logs, so it stays in memory
-//!  FCNTL_SYNC, file by file              a prepared record in each log, flushed: UNDECIDED
-//!  SQLite removes the super-journal      the decision, durable, in the first file's log: COMMITTED
-//!  FCNTL_COMMIT_PHASETWO, file by file   the record counts, and readers see it
-//! ```
+//! Transactions over several files: committed in all or in none, by a decision in one file's log
+//! (`docs/commit.md` has the steps).
 //!
 //! A prepared record is its log's last until decided, and names the log of the decision, where a
 //! process looks if the owner died. If one file cannot commit by its log, the super-journal is an

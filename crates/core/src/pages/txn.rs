@@ -20,6 +20,7 @@ pub enum TxnStage {
 }
 
 pub struct PreparedCommit {
+    /// Without changes, the base's TID.
     pub state: State,
     /// Without streamed ones.
     pub images: Vec<(PageNo, Image)>,

@@ -23,7 +23,7 @@ pub struct HomeAndLog<'a> {
     first: DatabaseHeader,
     home_bytes: u64,
     home_counter: u32,
-    /// The newest comes first.
+    /// Valid ones, the newest first.
     pub slots: Vec<Slot>,
     /// The records' end by a dead process's words (rule EndTold).
     told: Option<Tid>,
@@ -81,6 +81,7 @@ impl<'a> HomeAndLog<'a> {
         })
     }
 
+    /// Known for an unmarked home, if asked for.
     pub fn found_left(&self) -> Option<Left> {
         self.left
     }

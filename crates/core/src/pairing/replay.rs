@@ -43,6 +43,7 @@ pub struct Replayed {
     pub report: Report,
     /// Position behind the last record.
     pub cursor: LogCursor,
+    /// The records call each other durable up to here, at least.
     pub told_durable: LogOffset,
     /// Decider of the last record, if over several files.
     pub decider: Option<Decider>,
@@ -156,8 +157,8 @@ impl Replay<'_> {
         Ok(Led::There(Box::new(self.check(replayed, home_bytes, page_count_min)?)))
     }
 
-    /// Where the slot leaves the state to home's header, the last transaction in place is whole, or
-    /// undone in the table.
+    /// The slot's state or, where that leaves it to home's header, the header's, with the last
+    /// transaction in place whole or undone in the table.
     fn base(&self, first: &mut DatabaseHeader, table: &mut PageTable, report: &mut Report) -> Result<State> {
         let Replay { db, log, slot, accept_loss, .. } = *self;
         let mut base = State::empty(Tid::HOME);
@@ -211,7 +212,8 @@ impl Replay<'_> {
         Ok(base)
     }
 
-    /// Every page must be in home or in a record. `page_count_min`: pages of every state.
+    /// The result needs a database header, and every page in home or in a record. `page_count_min`:
+    /// pages of every state.
     fn check(&self, mut replayed: Replayed, home_bytes: u64, page_count_min: u32) -> Result<Replayed> {
         let Replay { db, log, slot, .. } = *self;
         let Replayed { table, state, report, .. } = &mut replayed;

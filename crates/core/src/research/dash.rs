@@ -99,6 +99,7 @@ fn path(db: &Database) -> PathBuf {
 }
 
 impl Dash {
+    /// Without room or support everything stays as it was.
     fn make_room(&self, db: &Database, live: &LiveDatabase, bytes: u64) -> Result<()> {
         let mut second = self.second.lock();
         let shadow = match second.as_mut() {
@@ -109,6 +110,7 @@ impl Dash {
                     Error::CantOpen(_) | Error::Full(_) | Error::NoMemory => e,
                     e => db.poison(e),
                 })?;
+                // Before any commit depends on it.
                 if let Err(e) = exchange(db, &mut made) {
                     if !matches!(e, Error::CantOpen(_)) {
                         return Err(db.poison(e));

@@ -1,5 +1,5 @@
-//! Scheme `off`: pages in place and one flush, without protection. The baselines OFF and OFF_OPT
-//! tell the cost of a commit if a crash may corrupt the file.
+//! Scheme `off`: pages in place and one flush, without protection. The baselines OFF and OFF_OPT:
+//! the cost of a commit if a crash may corrupt the file. Not for data.
 
 use std::sync::Arc;
 

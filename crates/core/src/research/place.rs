@@ -83,6 +83,7 @@ fn hold(db: &Database, live: &mut LiveDatabase, placed: &Placement) -> Result<()
     Ok(())
 }
 
+/// `gc=eager`: the undo records go with another write.
 fn collect(db: &Database, state: &State, placed: &Placement, options: &Options) -> Result<()> {
     if options.bundle.extra.garbage == Garbage::Lazy {
         return Ok(());

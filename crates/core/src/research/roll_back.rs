@@ -29,9 +29,11 @@ use crate::sqlite_format::node::Shape;
 
 const RUN_BYTES: u64 = 256 << 10;
 
+/// The trailer of the newest transaction in home, with the number of its pages and where they are.
 fn newest(db: &Database, slot: &Slot, accept_loss: bool) -> Result<Option<(Trailer, u64, Vec<PageNo>)>> {
     let mut last: Option<Trailer> = None;
     let mut count = 0u64;
+    // No more than go in place, as checked below.
     let mut pages: Vec<PageNo> = Vec::new();
     for_each_page(db, slot.page_bytes, PageNo::HEADER, |page, image| {
         let Some(trailer) = of_session(db, slot, page, image, accept_loss)? else { return Ok(()) };
@@ -182,6 +184,7 @@ impl Ours {
         Ours { session: slot.session, above: slot.base_tid, up_to: slot.tid_ceiling }
     }
 
+    /// Also of a torn page.
     fn tid(self, image: &[u8]) -> Option<Tid> {
         let bytes = image.get(image.len().saturating_sub(BYTES)..).unwrap_or_default();
         let tid = Tid(le_u64(bytes, AT_TID)?);
@@ -259,6 +262,7 @@ fn for_each_page(
     let mut run = memory::zeros_of(run_pages * page_len)?;
     let mut number = from.0;
     while !run.is_empty() {
+        // A hole has no trailer.
         let at = PageNo(number).offset(page_bytes);
         let Some(data) = db.home.next_data(at).context(what)? else { break };
         let skipped = u32::try_from(data.saturating_sub(at) / page_len).ok();

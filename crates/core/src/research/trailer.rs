@@ -71,6 +71,7 @@ fn reseal(page: PageNo, image: &mut [u8]) {
     put(image, at, &crc.to_le_bytes());
 }
 
+/// crc32c of page number and page, without changing bytes and itself.
 fn checksum(page: PageNo, image: &[u8]) -> u32 {
     let mut crc = crc32c::crc32c(&page.0.to_le_bytes());
     let mut from = 0;

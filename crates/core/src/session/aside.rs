@@ -1,9 +1,7 @@
 //! Stepping aside: for the rest of one transaction a connection is the plain VFS below.
 //!
-//! For transactions that the log cannot commit: another page size or reserve, `journal_mode=WAL`,
-//! several files that are not all onewrite's. Order (invariants I1, I3): checkpoint → mark off →
-//! real journal written, synced with its directory → pages home, synced. Then SQLite commits by
-//! removing its journal. A real journal and a log with live records never exist together.
+//! The log cannot commit such a transaction (`docs/commit.md`). A real journal and a log with live
+//! records never exist together (invariants I1, I3).
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,12 +1,5 @@
-//! Files that are removed, moved or overwritten while in use. A lost log is replaced; a moved home
-//! gives errors; an overwritten home is not written.
-//!
-//! ```text
-//! look       at most once a second, when a write transaction begins
-//! lost log   checkpoint → no reader of an older state → new log and slot, flushed
-//!            → words: REPLACED → mark, flushed
-//! others     see REPLACED when they begin to read, and attach to the new log
-//! ```
+//! Files that are removed, moved or overwritten while in use. A lost log is replaced (rule
+//! LostLogReplaced has the order); a moved home gives errors; an overwritten home is not written.
 
 use std::time::{Duration, Instant};
 

@@ -115,6 +115,7 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     if let Some(why) = contradicts(state, bytes, committed.as_ref()) {
         return Ok(Some(why));
     }
+    // If the index cannot be removed, neither can the WAL.
     let had_index = match remove(db, &index) {
         Ok(had) => had,
         Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {

@@ -198,7 +198,8 @@ impl State {
     }
 }
 
-/// The bytes are none, or a part of that header, for any session.
+/// Whether the marking of an empty file was cut short: no bytes, or a part of that header, for any
+/// session.
 fn is_cut_short(first: &[u8]) -> bool {
     let whole = empty_marked(4096, HomeMark::new(0, Tid(0)));
     let mark = at::SESSION..at::SESSION + at::MARK_BYTES;
@@ -302,11 +303,13 @@ pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
     }
 }
 
-/// Bytes from the change counter on: that, the page count, the freelist.
+/// Bytes, from the change counter on, in which images may differ: the counter; the page count; the
+/// freelist.
 pub const COUNTERS: usize = 4;
 pub const PAGE_COUNT: usize = 8;
 pub const SIZES: usize = 16;
 
+/// Whether two images of page 1 agree but for counters, and `but` bytes from the change counter on.
 pub fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
     let from = at::CHANGE_COUNTER + but;
     let part = |range: std::ops::Range<usize>| a.get(range.clone()) == b.get(range);

@@ -10,7 +10,7 @@ use crate::base::types::PageNo;
 
 /// From here on a page number may begin like a b-tree page's type.
 const AMBIGUOUS_PAGES: u32 = 0x0200_0000;
-/// It is nonzero with pointer maps.
+/// In the database header; nonzero with pointer maps.
 const LARGEST_ROOT: usize = 52;
 /// SQLite's first lock byte, on an unused page.
 const PENDING_BYTE: u32 = 0x4000_0000;

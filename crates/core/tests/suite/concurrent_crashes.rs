@@ -74,7 +74,6 @@ struct Known {
     conflicts: AtomicU64,
 }
 
-/// As SQLite calls.
 fn commit(c: &mut Connection, t: usize, known: &Known, rng: &mut SplitMix64) -> Result<(), Error> {
     c.lock(LockLevel::Shared)?;
     let mut header = [0; PAGE];

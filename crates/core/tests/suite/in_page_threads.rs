@@ -17,7 +17,6 @@ const PAGE: usize = 512;
 const PAGES: u64 = 40;
 const CELL: usize = PAGE - 32 - 100;
 
-/// After the counter.
 fn pages_of(n: u64) -> impl Iterator<Item = u64> {
     let count = [0, 1, 3, 7][n as usize % 4];
     (0..count).map(move |i| 3 + (n.wrapping_mul(7919) + i) % (PAGES - 2))

@@ -8,8 +8,8 @@
 //!           the newest state to the readers
 //! ```
 //!
-//! Nothing is prepared or published during the write, so no page changes twice before its flush
-//! (rule UndoLeadsHome).
+//! All under the lock `writer`: nothing is prepared or published during the write, so no page
+//! changes twice before its flush (rule UndoLeadsHome).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -2,9 +2,9 @@
 //! its trailer (Doubleheader Logging; the multi-version B-tree of LS-MVBT).
 //!
 //! One transaction is in flight at a time: its flush makes the undo records of the one before
-//! waste. One with a page that cannot carry its undo record goes through the log. Before the next
-//! goes in place, the log goes home, so that no page of home is newer than a record; where that is
-//! frequent, others go through the log, too.
+//! waste. A transaction with a page that cannot carry its undo record goes through the log. Before
+//! the next goes in place, the log goes home, so that no page of home is newer than a record; where
+//! that is frequent, others go through the log, too, until its checkpoint pays.
 
 mod freelist;
 mod merge;
@@ -92,7 +92,7 @@ impl Scheme for InPage {
         Ok(())
     }
 
-    /// The device writes larger pages in parts.
+    /// With room for trailers; the device writes larger pages in parts.
     fn new_pages(&self, db: &Database, options: &Options) -> Option<(u32, u8)> {
         let page_bytes = db.atomic_unit(options).min(PAGE_BYTES_MAX);
         Some((page_bytes, reserved_bytes(page_bytes)))
@@ -106,11 +106,13 @@ impl Scheme for InPage {
         } else if self.paid.load(Ordering::Relaxed) >= CHECKPOINT_EVERY
             && place_all(c.db, c.live, &self.merge.lock(), after)?.is_some()
         {
+            // After the checkpoint it fits as well.
             self.paid.fetch_sub(CHECKPOINT_EVERY, Ordering::Relaxed);
             checkpoint(c.db, c.live, StreamedImages::Drop)?;
             placed = place_all(c.db, c.live, &self.merge.lock(), after)?;
         }
         if let Some(placed) = placed {
+            // Readers take them from home until it is overwritten.
             debug_assert!(
                 placed.pages.is_sorted_by_key(|(page, ..)| *page),
                 "page 1 comes first, and the others as they were"
@@ -119,6 +121,7 @@ impl Scheme for InPage {
             return Ok(PreparedCommit { own: Some(Box::new(placed)), ..PreparedCommit::of(c.txn, state, changed)? });
         }
         if !self.merge.lock().is_empty() {
+            // Alone, against the resulting home.
             self.before_checkpoint(c.db, c.live)?;
             return commit::plan(c);
         }
@@ -204,6 +207,7 @@ impl Scheme for InPage {
     }
 }
 
+/// SQLite's cache has old bytes of gap and trailer.
 impl Gaps for InPage {
     /// The page count, which an in-page scheme derives from the pages.
     fn embed(&self, new: &mut [u8], base: &[u8]) {

@@ -83,7 +83,7 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// The point of the project.
+    /// This scheme is the point of the project.
     pub const LOG: Bundle = Bundle {
         scheme: SchemeName::Log,
         images: Images::Delta,
@@ -96,10 +96,10 @@ impl Bundle {
     pub const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
 }
 
-/// A bundle's name in URIs, pragmas and tables.
+/// A bundle that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
-    /// Its name.
+    /// URIs, pragmas and tables have this name.
     pub name: &'static str,
     /// Its options.
     pub bundle: Bundle,
@@ -122,23 +122,23 @@ impl Preset {
 /// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Preset name.
+    /// The bundle began with this preset.
     pub preset: &'static str,
-    /// The preset's bundle, with the changes that other options make to it.
+    /// Other options may change the preset's bundle.
     pub bundle: Bundle,
-    /// Ring size in bytes.
+    /// The ring grows to so many bytes.
     pub log_bytes: u64,
-    /// Bytes of page images in memory before a checkpoint.
+    /// A checkpoint follows so many bytes of page images in memory.
     pub table_bytes: u64,
     /// A transaction of so many bytes streams.
     pub stream_bytes: u64,
-    /// Longest wait for other writers in one call, in milliseconds.
+    /// One call waits for other writers so many milliseconds at most.
     pub busy_ms: u64,
     /// Write transactions overlap, and are checked at commit.
     pub concurrent: bool,
     /// The last close leaves the mark: fewer flushes, but stock SQLite stays out.
     pub sticky: bool,
-    /// Atomic unit in bytes to assume; 0: as the device claims.
+    /// The device writes so many bytes all or nothing; 0: as it claims.
     pub atomic_unit: u32,
     /// A write leaves its sector's neighbours alone.
     pub psow: bool,
@@ -146,11 +146,11 @@ pub struct Options {
     pub idle: Duration,
     /// The answer to a request for WAL mode.
     pub wal: Wal,
-    /// A database on a file system that machines share.
+    /// It decides about a database on a file system that machines share.
     pub network: Network,
-    /// Fail rather than bypass onewrite. Per connection.
+    /// A connection fails rather than bypass onewrite.
     pub require: bool,
-    /// Begin sessions also where commits wait for a store. Per connection.
+    /// A connection begins sessions also where commits wait for a store.
     pub shipper: bool,
 }
 
@@ -160,13 +160,11 @@ impl Default for Options {
     }
 }
 
-/// Smallest ring: two records of the largest page.
+/// The smallest ring holds two records of the largest page.
 pub const LOG_BYTES_MIN: u64 = 256 << 10;
-/// Largest ring.
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
-/// Above half of any page's cells.
+/// Half of any page's cells are fewer.
 pub const RESERVE_CELLS_MAX: u32 = 10_000;
-/// Largest transaction in memory.
 pub const STREAM_BYTES_MAX: u64 = 1 << 30;
 
 const OTHERS: &str = if research::PRESETS.is_empty() {

@@ -1,5 +1,5 @@
-//! The length of the log's ring: small at first, doubled when it is full and checkpoints would come
-//! too often, up to `log_size` (rule SlotBeforeReuse); small again when the log is closed.
+//! The log's ring doubles when it is full and checkpoints would come too often, up to `log_size`,
+//! and is small again when the log is closed (rule SlotBeforeReuse).
 
 use std::sync::atomic::Ordering;
 

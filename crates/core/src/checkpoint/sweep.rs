@@ -2,9 +2,8 @@
 //! (`docs/commit.md` has the states).
 //!
 //! A slice brings the newest image of some pages home, durable in the log by then (rule
-//! LogBeforeHome), and removes them from the table. Home is then newer than the slot says, as after
-//! a checkpoint cut short; records hold absolute bytes, so replay gives the same (rule
-//! AbsoluteBytes). So a sweep can be given up at any time, and a whole checkpoint ends it.
+//! LogBeforeHome), and removes them from the table. Replay over a newer home gives the same (rule
+//! AbsoluteBytes), so a sweep can be given up at any time, and a whole checkpoint ends it.
 
 use std::sync::Arc;
 

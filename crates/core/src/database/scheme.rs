@@ -11,9 +11,8 @@
 //! recovery          Scheme::roll_back, write_again, rest, page_count_without_log
 //! ```
 //!
-//! The default scheme is in `commit/log.rs`, the others are in `research/`; only
-//! `connection/schemes.rs` knows them all. A scheme keeps its own state, which changes under the
-//! lock `writer`.
+//! Only `connection/schemes.rs` knows all schemes. The state of a scheme changes under the lock
+//! `writer`.
 
 use std::sync::Arc;
 

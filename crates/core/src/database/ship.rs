@@ -6,8 +6,7 @@
 //! shipper    sends what is flushed and not SHIPPED, one batch at a time; SHIPPED, so VISIBLE
 //! ```
 //!
-//! A file beside the database demands it: while it is there, only the shipper begins a session, and
-//! all others join. The word SHIP says how the store does.
+//! A file beside the database demands it (rule StoreHasIt). The word SHIP says how the store does.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;

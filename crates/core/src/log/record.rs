@@ -1,7 +1,6 @@
 //! Records: one per transaction, with the absolute new bytes of each changed page.
 //!
 //! Each has the crc32c of the one before, so an old record in the ring never passes for a new one.
-//! Replay over a torn page, or a second replay, gives the same image (invariant I8).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 

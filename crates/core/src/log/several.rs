@@ -2,8 +2,7 @@
 //! (`docs/commit.md` has the steps).
 //!
 //! A prepared record is its log's last until decided, and names the log of the decision, where a
-//! process looks if the owner died. If one file cannot commit by its log, the super-journal is an
-//! ordinary file and all files step aside.
+//! process looks if the owner died.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Recovery of the in-page schemes scans home for the last transaction in flight. If all of its
-//! pages are there it is committed, else each is undone.
+//! Recovery of the in-page schemes: if all pages of home's last transaction in flight are there it
+//! is committed, else each is undone.
 //!
 //! Only one can be in doubt, for each is flushed before the next one writes. Its pages are
 //! rewritten either way: a failed flush may have left them in the cache only.

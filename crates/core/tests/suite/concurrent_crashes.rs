@@ -1,5 +1,5 @@
-//! Concurrent writers on a simulated disk whose power is cut: everything acknowledged or seen is
-//! there, whole (I1, I4), and the transactions of all threads have a serial order.
+//! After a power cut everything that concurrent writers acknowledged or saw is there, whole (I1,
+//! I4), and the transactions of all threads have a serial order.
 
 use crate::common::slow;
 

@@ -1,5 +1,5 @@
-//! Threads that commit at the same time on a simulated disk whose power is cut: everything
-//! acknowledged (invariant I1) or seen (I4) is there, whole and in order.
+//! Threads commit at the same time. After a power cut everything acknowledged (invariant I1) or
+//! seen (I4) is there, whole and in order.
 
 use crate::common::slow;
 

@@ -1,6 +1,5 @@
-//! Threads that write one database of an in-page scheme on a simulated disk whose power is cut:
-//! they share flushes, and everything acknowledged or seen is there, whole (invariants I1, I4), in
-//! place or through the log.
+//! Threads that write one database of an in-page scheme share flushes. After a power cut everything
+//! acknowledged or seen is there, whole, in place or through the log (invariants I1, I4).
 
 use crate::common::slow;
 

@@ -1,5 +1,5 @@
-//! A database file that is renamed or removed while in use, and another one under its name: each
-//! has its own log, and neither loses anything (rule LogFoundBySession, invariants I1 and I7).
+//! A database file that is renamed or removed while in use, and another one under its name: neither
+//! loses anything (rule LogFoundBySession, invariants I1 and I7).
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Home and log of two moments, wherever a session, its close or a recovery was cut off: judge,
-//! open and recovery on request agree, and the latter two lead to one state (invariants I7 and I8).
+//! open and recovery on request agree (invariants I7 and I8).
 
 use crate::common;
 

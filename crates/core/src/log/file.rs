@@ -602,8 +602,7 @@ impl LogFile {
         Ok(Some(b.map(u64::from_le_bytes)).filter(|numbers| read == len && *numbers != [0; COUNT]))
     }
 
-    /// The noted seal, if the file still has it: flushes of other files on the device cover
-    /// overwrites here (rule MarkWithFirstRecord).
+    /// The noted seal, if the file still has it (rule MarkWithFirstRecord).
     pub(crate) fn sealed(&self) -> Result<Option<FileSeal>> {
         let Some(seal) = self.noted(shared::AT_SEAL)?.map(FileSeal) else { return Ok(None) };
         let has_it = self.file.has_seal(seal).context(|| self.what("cannot look at"))?;

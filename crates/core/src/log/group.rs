@@ -356,8 +356,7 @@ impl Group {
         self.pending.lock().beside = true;
     }
 
-    /// The first record's flush is one of home, and covers the log while it has its `seal` (rule
-    /// MarkWithFirstRecord).
+    /// The log has its `seal` now (rule MarkWithFirstRecord).
     pub fn mark_written(&self, home: Arc<dyn DiskFile>, seal: FileSeal) {
         self.pending.lock().marked = Some((home, seal));
     }

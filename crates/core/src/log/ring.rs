@@ -190,8 +190,8 @@ impl Log {
         }
     }
 
-    /// The first record's flush covers home's mark while the log has `seal`. Until then no record
-    /// goes to the `proof_bytes` before it (rules MarkWithFirstRecord and CloseProven).
+    /// Until the first record's flush no record goes to the `proof_bytes` before it (rules
+    /// MarkWithFirstRecord and CloseProven).
     pub fn mark_with_first_record(&mut self, home: Arc<dyn DiskFile>, seal: FileSeal, proof_bytes: u64) {
         self.group.mark_written(home, seal);
         self.is_sealed = true;

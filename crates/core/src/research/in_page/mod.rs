@@ -2,9 +2,8 @@
 //! its trailer (Doubleheader Logging; the multi-version B-tree of LS-MVBT).
 //!
 //! One transaction is in flight at a time: its flush makes the undo records of the one before
-//! waste. A transaction with a page that cannot carry its undo record goes through the log. Before
-//! the next goes in place, the log goes home, so that no page of home is newer than a record; where
-//! that is frequent, others go through the log, too, until its checkpoint pays.
+//! waste. One with a page that cannot carry its undo record goes through the log, which goes home
+//! before the next goes in place (rule HomeBeforeNext).
 
 mod freelist;
 mod merge;

@@ -64,7 +64,6 @@ use queue::{ConnectionId, HoldLimits, Patience, TurnClaim, WriterQueue};
 use shuttle::rand::Rng;
 use types::Tid;
 
-/// With the interface of `crate::disk::sync`.
 mod sync {
     use std::ops::{Deref, DerefMut};
     use std::time::{Duration, Instant};
@@ -194,7 +193,6 @@ mod sync {
     }
 }
 
-/// Bytes.
 const RECORD: usize = 8;
 const BLOCK: usize = 3 * RECORD;
 const BESIDE: u64 = 1 << 10;
@@ -298,7 +296,6 @@ impl DiskFile for Media {
     }
 }
 
-/// As much as commits and readers share.
 struct Model {
     inner: sync::Mutex<Inner>,
     /// Begun by the holders of the place.

@@ -1,5 +1,3 @@
-//! When waiting is over.
-
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
@@ -11,7 +9,6 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The moment, fixed by the first call.
     pub fn at(&self) -> Instant {
         let at = self.at.get().unwrap_or_else(|| Instant::now() + self.wait);
         self.at.set(Some(at));

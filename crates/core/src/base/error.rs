@@ -39,8 +39,7 @@ pub enum Error {
     /// cache as at an I/O error.
     #[error("cannot commit pages that were written behind FCNTL_SYNC: {0}")]
     WrittenLate(String),
-    /// A write or flush failed, or home was overwritten: all connections must close, and recovery
-    /// run.
+    /// A write or flush failed, or home was overwritten.
     #[error("the database is closed to use after a failure ({0}); close all connections and open it again to recover")]
     Poisoned(String),
     /// The store was too slow or belongs to another database. Whether it has the transaction is
@@ -65,7 +64,7 @@ pub enum Error {
     /// No file can be made beside the database: its directory is read-only.
     #[error("{0}")]
     ReadOnlyDirectory(String),
-    /// An option is unknown or impossible; the message names it, its value and the choices.
+    /// An option is unknown or impossible.
     #[error("{0}")]
     Option(String),
     /// `require=1` forbids bypassing the engine.

@@ -59,7 +59,7 @@ pub fn zeros(len: usize) -> Result<Vec<u8>> {
     Ok(zeros)
 }
 
-/// For a length from a file.
+/// The length comes from a file.
 pub fn zeros_of(len: u64) -> Result<Vec<u8>> {
     zeros(usize::try_from(len).map_err(|_| Error::NoMemory)?)
 }
@@ -111,7 +111,6 @@ pub fn spare() -> Vec<u8> {
     spare.map_or_else(Vec::new, std::mem::take)
 }
 
-/// Pools or frees a buffer, and leaves it empty.
 pub fn give_back(buffer: &mut Vec<u8>) {
     if buffer.capacity() == 0 {
         return;

@@ -1,5 +1,4 @@
-//! The settings of a database and their presets. URI, pragmas, C API and command line share one
-//! parser.
+//! URI, pragmas, C API and command line share one parser of settings.
 
 use std::time::Duration;
 
@@ -71,27 +70,20 @@ pub enum Network {
     Trust,
 }
 
-/// A preset's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bundle {
-    /// Commit scheme.
     pub scheme: SchemeName,
-    /// Record content.
     pub images: Images,
-    /// Page 1's counters.
     pub header_page: HeaderPage,
-    /// Page splits.
     pub split: Split,
-    /// Cells of room in both halves of a split page.
+    /// Both halves of a split page have room for so many cells.
     pub reserve_cells: u32,
-    /// Replaced records.
     pub updates: Updates,
-    /// Options of the research alone.
     pub extra: Extra,
 }
 
 impl Bundle {
-    /// The point of the project.
+    /// This scheme is the point of the project.
     pub const LOG: Bundle = Bundle {
         scheme: SchemeName::Log,
         images: Images::Delta,
@@ -104,10 +96,10 @@ impl Bundle {
     pub const STOCK: Bundle = Bundle { split: Split::Stock, ..Bundle::LOG };
 }
 
-/// A bundle's name in URIs, pragmas and tables.
+/// A bundle that has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
-    /// Its name.
+    /// URIs, pragmas and tables have this name.
     pub name: &'static str,
     /// Its options.
     pub bundle: Bundle,
@@ -130,35 +122,35 @@ impl Preset {
 /// them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Preset name.
+    /// The bundle began with this preset.
     pub preset: &'static str,
-    /// With single changes.
+    /// Other options may change the preset's bundle.
     pub bundle: Bundle,
-    /// Ring size in bytes.
+    /// The ring grows to so many bytes.
     pub log_bytes: u64,
-    /// Bytes of page images in memory before a checkpoint.
+    /// A checkpoint follows so many bytes of page images in memory.
     pub table_bytes: u64,
-    /// Bytes of a transaction before it streams.
+    /// A transaction of so many bytes streams.
     pub stream_bytes: u64,
-    /// Longest wait for other writers in one call, in milliseconds.
+    /// One call waits for other writers so many milliseconds at most.
     pub busy_ms: u64,
     /// Write transactions overlap, and are checked at commit.
     pub concurrent: bool,
     /// The last close leaves the mark: fewer flushes, but stock SQLite stays out.
     pub sticky: bool,
-    /// Atomic unit in bytes to assume; 0: as the device claims.
+    /// The device writes so many bytes all or nothing; 0: as it claims.
     pub atomic_unit: u32,
     /// A write leaves its sector's neighbours alone.
     pub psow: bool,
     /// A process without a transaction for this long detaches; zero: with its last close.
     pub idle: Duration,
-    /// On a request for WAL mode.
+    /// The answer to a request for WAL mode.
     pub wal: Wal,
-    /// A database on a file system that machines share.
+    /// It decides about a database on a file system that machines share.
     pub network: Network,
-    /// Fail rather than bypass onewrite. Per connection.
+    /// A connection fails rather than bypass onewrite.
     pub require: bool,
-    /// Begin sessions also where commits wait for a store. Per connection.
+    /// A connection begins sessions also where commits wait for a store.
     pub shipper: bool,
 }
 
@@ -168,23 +160,19 @@ impl Default for Options {
     }
 }
 
-/// Smallest ring: two records of the largest page.
+/// The smallest ring holds two records of the largest page.
 pub const LOG_BYTES_MIN: u64 = 256 << 10;
-/// Largest ring.
 pub const LOG_BYTES_MAX: u64 = 1 << 30;
-/// Above half of any page's cells.
+/// Half of any page's cells are fewer.
 pub const RESERVE_CELLS_MAX: u32 = 10_000;
-/// Largest transaction in memory.
 pub const STREAM_BYTES_MAX: u64 = 1 << 30;
 
-/// The end of the error for a scheme that this build lacks.
 const OTHERS: &str = if research::PRESETS.is_empty() {
     "; this build has no schemes of the research (the feature `research` of cargo)"
 } else {
     ""
 };
 
-/// The options of every build.
 const NAMES: [&str; 18] = [
     "scheme",
     "header_page",
@@ -253,7 +241,6 @@ impl Options {
         Ok(options)
     }
 
-    /// Sets an option from text. Errors name the option, the value and the choices.
     fn set_bundled(&mut self, name: &str, value: &str) -> Result<bool> {
         match name {
             "header_page" => {
@@ -355,7 +342,7 @@ impl Options {
         Ok(())
     }
 
-    /// An option's value as [`Options::set`] accepts it; `None`: unknown name.
+    /// [`Options::set`] accepts the value. `None`: unknown name.
     pub fn get(&self, name: &str) -> Option<String> {
         Some(match name {
             "scheme" => self.preset.to_owned(),
@@ -397,7 +384,6 @@ impl Options {
     }
 }
 
-/// An error that names the option, the value and the choices.
 pub(crate) fn bad(name: &str, value: &str, choices: &str) -> Error {
     Error::Option(format!("{name}={value}: not a value of this option; the choices are {choices}"))
 }

@@ -1,10 +1,9 @@
-//! Names and options of the schemes of the research. `without_research.rs` takes its place in a
-//! build without the feature `research`.
+//! Names and options of the schemes of the research; `without_research.rs` has the same items in
+//! other builds.
 
 use crate::base::error::Result;
 use crate::base::options::{Bundle, HeaderPage, Preset, SchemeName, Split, Updates, bad};
 
-/// Names of the schemes in `research/`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResearchName {
     /// Pages in place, with undo records; one flush.
@@ -36,12 +35,9 @@ pub enum Garbage {
     Eager,
 }
 
-/// The options of these schemes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extra {
-    /// In-page commit.
     pub commit_mark: CommitMark,
-    /// Undo removal.
     pub garbage: Garbage,
 }
 
@@ -50,10 +46,9 @@ impl Extra {
     pub const DEFAULT: Extra = Extra { commit_mark: CommitMark::Count, garbage: Garbage::Lazy };
     const PAGE: Extra = Extra { commit_mark: CommitMark::Page, ..Extra::DEFAULT };
 
-    /// Their names.
     pub const NAMES: [&'static str; 2] = ["commit_mark", "gc"];
 
-    /// Sets one from text; false for an unknown name.
+    /// False for an unknown name.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool> {
         match (name, value.to_ascii_lowercase().as_str()) {
             ("commit_mark", "count") => self.commit_mark = CommitMark::Count,
@@ -67,7 +62,7 @@ impl Extra {
         Ok(true)
     }
 
-    /// A value as [`Extra::set`] accepts it; `None`: unknown name.
+    /// [`Extra::set`] accepts the value. `None`: unknown name.
     pub fn get(&self, name: &str) -> Option<String> {
         let value = match name {
             "commit_mark" => match self.commit_mark {
@@ -91,7 +86,6 @@ const MVBT: Bundle = Bundle { split: Split::Legacy, extra: Extra::PAGE, ..IN_PAG
 const OFF: Bundle = Bundle { scheme: SchemeName::Research(ResearchName::Off), ..Bundle::STOCK };
 const DASH: Bundle = Bundle { scheme: SchemeName::Research(ResearchName::Dash), ..Bundle::STOCK };
 
-/// Their presets.
 pub const PRESETS: [Preset; 8] = [
     // Doubleheader Logging: counting commit, traditional commit.
     Preset { name: "dhl-cc", bundle: DHL },

@@ -1,8 +1,5 @@
 //! Canaries: cases of the rules that a test can break, one at a time, for a campaign to notice.
-//!
-//! Without the feature `canary`, [`keeps`] is a constant; with it, the thread decides.
 
-/// One list makes [`Case`], its list and its rules.
 macro_rules! cases {
     ($($rule:ident { $($(#[$doc:meta])* $case:ident,)+ })+) => {
         /// A case of a rule, as `docs/commit.md` or `docs/research.md` names it.

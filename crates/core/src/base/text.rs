@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// `text` on one line: control characters and those that reorder others are escaped, so that a
-/// file's name can neither fake a line nor command the terminal.
+/// Control characters and those that reorder others are escaped, so that a file's name can neither
+/// fake a line nor command the terminal.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
         return Cow::Borrowed(text);

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-/// Grows by write transaction, never reused in a database file. Zero: home when this process
-/// attached.
+/// Grows by write transaction, never reused in a database file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tid(pub u64);
 
@@ -47,14 +46,11 @@ impl PageNo {
 pub struct PagePart {
     /// The page.
     pub page: PageNo,
-    /// Its size in bytes.
     pub page_bytes: u32,
-    /// Where in it.
     pub at: usize,
 }
 
 impl PagePart {
-    /// Byte offset in home.
     pub fn offset(self) -> u64 {
         self.page.offset(self.page_bytes) + self.at as u64
     }

@@ -1,5 +1,5 @@
-//! The length of the log's ring: small at first, doubled when it is full and checkpoints would come
-//! too often, up to `log_size` (rule SlotBeforeReuse); small again when the log is closed.
+//! The log's ring doubles when it is full and checkpoints would come too often, up to `log_size`,
+//! and is small again when the log is closed (rule SlotBeforeReuse).
 
 use std::sync::atomic::Ordering;
 
@@ -13,11 +13,10 @@ use crate::log::ring::StreamedImages;
 const FLUSHES_BETWEEN: u64 = 1024;
 /// Nor does it with so many transactions for each page written.
 const TRANSACTIONS_PER_PAGE: u64 = 16;
-/// Bytes by which a record of one page may exceed the page.
 const BESIDE_PAGE: u64 = 512;
 
-/// Makes room for a record of `len` bytes: the ring grows if that pays, with its records if it can,
-/// and is emptied otherwise. An empty ring stays as it is.
+/// The ring grows if that pays, with its records if it can, and is emptied otherwise. An empty ring
+/// stays as it is.
 pub fn make_room(
     db: &Database,
     live: &mut LiveDatabase,
@@ -54,7 +53,7 @@ fn transactions(live: &LiveDatabase) -> u64 {
     live.log.last_tid().0.saturating_sub(live.log.slot().base_tid.0)
 }
 
-/// Whether it can grow with its records. Other processes would have to find their places again.
+/// Other processes would have to find their places again.
 pub fn may_grow_full(db: &Database, live: &LiveDatabase, ring_bytes: u64) -> bool {
     ring_bytes > live.log.slot().ring_bytes
         && live.log.fits_longer(ring_bytes)
@@ -62,7 +61,7 @@ pub fn may_grow_full(db: &Database, live: &LiveDatabase, ring_bytes: u64) -> boo
         && db.member().is_none_or(|member| !member.has_others())
 }
 
-/// Makes the ring long enough for the final record, which has page 1 whole.
+/// The final record has page 1 whole.
 pub fn before_stream(db: &Database, live: &mut LiveDatabase, options: &Options, page_bytes: u32) -> Result<()> {
     // Its images would go home before the store has them (rule StoreHasIt).
     if db.is_shipped() {
@@ -74,7 +73,6 @@ pub fn before_stream(db: &Database, live: &mut LiveDatabase, options: &Options, 
     fit(db, live, options, u64::from(page_bytes) + BESIDE_PAGE)
 }
 
-/// Grows for a record of `len` bytes, before an image of its transaction streams.
 pub fn fit(db: &Database, live: &mut LiveDatabase, options: &Options, len: u64) -> Result<()> {
     let max = ring_bytes_max(live, options);
     let mut longer = live.log.slot().ring_bytes;

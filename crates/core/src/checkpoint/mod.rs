@@ -23,7 +23,6 @@ use crate::pages::table::{Image, ImageLocation};
 use crate::shared::words::RecoveryDebt;
 use crate::sqlite_format::home::{FileKind, HomeMark, State};
 
-/// Bytes of neighbouring pages in one call.
 const RUN_BYTES: usize = 256 << 10;
 /// Bytes in memory for snapshots; more go to a temporary file.
 const KEPT_BYTES: u64 = 2 << 20;
@@ -107,8 +106,7 @@ impl Database {
     }
 }
 
-/// The caller has the writer's place. Without room everything stays as it was, for another try;
-/// other errors poison.
+/// The caller has the writer's place. Without room everything stays as it was; other errors poison.
 pub fn checkpoint(db: &Database, live: &mut LiveDatabase, stream: StreamedImages) -> Result<()> {
     run(db, live, AfterCheckpoint::Slot(stream)).map_err(|e| db.poison_unless_short(e))
 }
@@ -188,8 +186,8 @@ pub fn tell(db: &Database, live: &mut LiveDatabase, tid: Tid, whole: Tid) -> Res
     write_mark(db, live)
 }
 
-/// The session has begun (rule SlotWithFirstRecord). Unflushed: this guards against a log put back
-/// by hand, not against a power cut.
+/// This guards against a log put back by hand, not against a power cut, so it is not flushed (rule
+/// SlotWithFirstRecord).
 pub fn settle_mark(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     if !live.home.mark.tentative || !live.log.has_begun() {
         return Ok(());
@@ -202,10 +200,9 @@ pub fn settle_mark(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     }
 }
 
-/// Before the first commit after a recovery that left the records in place: the mark names its
-/// record, so that no older log fits (rule OneNumberOneState), and names are flushed (rule
-/// WrittenAgain). An error poisons. True if no record follows that recovery: the next needs a
-/// distant number (rule FlushedStays).
+/// After a recovery that left the records in place, the mark names its record, so that no older log
+/// fits (rule OneNumberOneState), and names are flushed (rule WrittenAgain). An error poisons. True
+/// if the next record needs a distant number (rule FlushedStays).
 pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<bool> {
     let due = db.inner.lock().member.as_ref().map_or(live.due, |member| member.words.due());
     let stayed = due.stayed == Some(live.log.last_tid());
@@ -265,7 +262,6 @@ pub fn write_home(
     if !older && nobody_else { fit_length(db, &*db.home, &mut live.home, state) } else { Ok(()) }
 }
 
-/// Does not flush.
 pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state: &State) -> Result<()> {
     if state.kind != FileKind::Empty && home.bytes != state.bytes() {
         file.set_len(state.bytes()).context(|| db.what("cannot fit the length of"))?;
@@ -351,7 +347,6 @@ pub fn write_pages(
     if home.bytes < state.bytes() { fit_length(db, file, home, state) } else { Ok(()) }
 }
 
-/// Whether the page follows `n` pages behind, in home and in the streamed file.
 fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place: &ImageLocation, size: usize) -> bool {
     let (ImageLocation::Log(images, position) | ImageLocation::Kept(images, position)) = place else { return false };
     let (first_page, first_images, first_position) = first;
@@ -360,7 +355,7 @@ fn follows(first: (PageNo, &Arc<dyn DiskFile>, u64), n: u32, page: PageNo, place
         && position.checked_sub(u64::from(n) * size as u64) == Some(first_position)
 }
 
-/// Keeps home's images that a snapshot older than `state` reads. True if there is one.
+/// True if a snapshot older than `state` reads home.
 fn keep_for_snapshots(
     db: &Database,
     live: &mut LiveDatabase,

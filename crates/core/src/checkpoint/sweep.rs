@@ -1,18 +1,9 @@
-//! Checkpoints in slices: commits bring a few pages home each, so that none waits for all of them.
-//!
-//! ```text
-//! begun     the table is 3/4 full, or the ring 15/16, or a ring that is yet to grow 1/2: the pages
-//!           in the table are listed, and the end of the log is noted
-//! slices    commits write the next pages of the list home; once durable themselves, they ask the
-//!           system to begin writing those to the medium
-//! flushed   all are home: home is flushed, at the next commit
-//! over      a slot says that the live records begin at the noted end: at the one after that
-//! ```
+//! Checkpoints in slices: commits bring a few pages home each, so that none waits for all of them
+//! (`docs/commit.md` has the states).
 //!
 //! A slice brings the newest image of some pages home, durable in the log by then (rule
-//! LogBeforeHome), and removes them from the table. Home is then newer than the slot says, as after
-//! a checkpoint cut short; records hold absolute bytes, so replay gives the same (rule
-//! AbsoluteBytes). So a sweep can be given up at any time, and a whole checkpoint ends it.
+//! LogBeforeHome), and removes them from the table. Replay over a newer home gives the same (rule
+//! AbsoluteBytes), so a sweep can be given up at any time, and a whole checkpoint ends it.
 
 use std::sync::Arc;
 
@@ -157,7 +148,7 @@ fn newest_durable(db: &Database, live: &LiveDatabase, sweep: &Sweep) -> Arc<Stat
     if latest.tid > sweep.state.tid && is_durable { latest } else { sweep.state.clone() }
 }
 
-/// Brings the newest images home, of `state` or before; others come later.
+/// The images are of `state` or before; others come later.
 fn slice(db: &Database, live: &mut LiveDatabase, sweep: &mut Sweep, state: &State, pages: &[PageNo]) -> Result<()> {
     let mut images: Vec<(PageNo, ImageLocation)> = memory::list(pages.len())?;
     {

@@ -1,5 +1,5 @@
-//! Scheme `log`: one record in the ring, written and flushed with one call, together with those of
-//! other waiting connections.
+//! Scheme `log`: one record in the ring, written and flushed together with those of other waiting
+//! connections.
 
 use std::sync::Arc;
 

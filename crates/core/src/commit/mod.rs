@@ -6,8 +6,7 @@
 //!                                 → wait until it is durable
 //! ```
 //!
-//! The scheme decides the destinations ([`Scheme`]): [`log`] is the default, the others are in
-//! `research/`; several share [`record`].
+//! The scheme decides the destinations ([`Scheme`]); several schemes share [`record`].
 
 pub mod log;
 pub mod record;
@@ -100,7 +99,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<PreparedCommit> {
     scheme.prepare(c, state, changed)
 }
 
-/// Nothing follows the record until its decision: the caller has the writer's place (rule
+/// The caller has the writer's place, so nothing follows the record until its decision (rule
 /// PreparedThenDecided).
 pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     let Some(several) = c.txn.several.clone() else { return Ok(()) };
@@ -111,7 +110,6 @@ pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     make_room(c)?;
     let Commit { db, live, txn, options } = c.parts();
     let TxnStage::Prepared(prepared) = &mut txn.stage else { return Ok(()) };
-    // Rule PreparedThenDecided.
     let flush = flush && keeps(Case::PreparedFlushed);
     if flush {
         db.flush_published(live)?;
@@ -157,14 +155,13 @@ struct HeaderNumbers {
 
 struct Changes {
     changed: Vec<ChangedPage>,
-    /// If page 1 changed.
     header: Option<home::DatabaseHeader>,
     /// Without its counters, if unchanged.
     first_page: Option<Image>,
 }
 
-/// Compares with the base of this engine, never with SQLite's journal (rule AbsoluteBytes). Deltas
-/// go into `encoder`. `first_page`: as in [`Changes`].
+/// The base is this engine's, never SQLite's journal (rule AbsoluteBytes). Deltas go into
+/// `encoder`.
 fn changes(
     db: &Database,
     txn: &mut Txn,
@@ -244,12 +241,10 @@ pub struct Published {
     group: Arc<Group>,
     durability: Durability,
     scheme: Arc<dyn Scheme>,
-    /// One process flushes for all.
     shared: Option<Arc<Member>>,
 }
 
 impl Published {
-    /// Whether the flush follows the turn.
     pub fn is_shared(&self) -> bool {
         self.shared.is_some()
     }
@@ -259,8 +254,7 @@ impl Published {
         self.group.wait(self.state.tid, Durability::Written, db)
     }
 
-    /// Waits until it is durable and visible. `turn`: others may join, and usually hold the place
-    /// so long. An error poisons.
+    /// `turn`: others may join, and usually hold the place so long. An error poisons.
     pub fn wait(&self, db: &Database, turn: Option<std::time::Duration>) -> Result<()> {
         if let Some(member) = &self.shared {
             return db.wait_flushed(member, self.state.tid, self.durability, None);
@@ -294,7 +288,7 @@ fn make_room(c: &mut Commit<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Makes room in the table, prepares anew where what was prepared is stale, and takes it.
+/// What was prepared may be stale, and is then prepared anew.
 fn take_prepared(c: &mut Commit<'_>) -> Result<PreparedCommit> {
     make_room(c)?;
     if matches!(&c.txn.stage, TxnStage::Prepared(prepared) if c.live.scheme.is_stale(c.live, prepared)) {
@@ -307,8 +301,8 @@ fn take_prepared(c: &mut Commit<'_>) -> Result<PreparedCommit> {
     Ok(prepared)
 }
 
-/// Publishes for the next writer, and pins the state for the committer. An error poisons, except
-/// for want of memory. `goes_on`: the place is passed on before the flush.
+/// The committer's state is pinned. An error poisons, except for want of memory. `goes_on`: the
+/// place is passed on before the flush.
 pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Result<Published> {
     let (db, scheme) = (c.db, c.live.scheme.clone());
     let mut prepared = take_prepared(c)?;
@@ -336,8 +330,8 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     let shared = inner.member.clone().filter(|m| goes_on && txn.streamed.is_empty() && m.shares_flushes());
     // Others know nothing of a mark that the flush covers.
     let shared = shared.filter(|_| !live.log.has_new_mark());
-    // Pinned until the newest state has changed, for good if it never does: readers need its images
-    // until then (invariant I4).
+    // It is pinned until the newest state has changed, for good if it never does: readers need its
+    // images until then (invariant I4).
     let mut before = None;
     match outcome {
         CommitOutcome::Nothing => {}
@@ -396,7 +390,6 @@ fn show_record(
     }
 }
 
-/// The record that was written before the decision becomes one of the log.
 fn push_written(live: &mut LiveDatabase, inner: &DatabaseState, written: &WrittenRecord, state: &Arc<State>) {
     if let Some(member) = &inner.member {
         live.log.group().flushed_elsewhere(member.words.flushed());

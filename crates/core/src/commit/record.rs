@@ -79,7 +79,6 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> 
     Ok(stream)
 }
 
-/// Bytes in one call.
 const RUN_BYTES: usize = 256 << 10;
 
 pub fn own_block(options: &Options) -> bool {
@@ -96,7 +95,6 @@ pub fn stream_page(live: &mut LiveDatabase, txn: &mut Txn, page: PageNo, image: 
     txn.streamed.set(page, at, crc32c::crc32c(image))
 }
 
-/// Streams images of the overlay in this order, many in one call.
 pub fn stream_pages(live: &mut LiveDatabase, txn: &mut Txn, pages: &[PageNo]) -> Result<()> {
     let size = txn.page_bytes as usize;
     let mut run = memory::list(RUN_BYTES.max(size))?;
@@ -152,7 +150,6 @@ pub fn finish(c: &mut Commit<'_>, state: &State, stream: StreamIndex) -> Result<
     Ok(Ready { way, crc })
 }
 
-/// Returns the crc32c.
 pub fn seal(db: &Database, live: &mut LiveDatabase, state: &State, stream: StreamIndex) -> u32 {
     if let Some(member) = &db.inner.lock().member {
         // The record proves others' flushes, too (rule DamageIsTold).
@@ -166,7 +163,7 @@ pub fn seal(db: &Database, live: &mut LiveDatabase, state: &State, stream: Strea
     crc
 }
 
-/// Called under the lock that publishes `state`.
+/// The caller has the lock that publishes `state`.
 pub fn push(live: &mut LiveDatabase, ready: &Ready, state: &Arc<State>, durability: Durability) {
     live.log.push(&ready.way, live.encoder.finished(), ready.crc, state, durability);
     live.encoder.give_back();

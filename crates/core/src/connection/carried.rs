@@ -11,8 +11,8 @@ use crate::base::options::Options;
 const LOOKS: u32 = 1000;
 
 impl Connection {
-    /// The settings of the connection and of its database, for a connection of this process that
-    /// takes its place; `None`: a thread of the parent was changing them during the fork.
+    /// The settings of the connection and of its database; `None`: a thread of the parent was
+    /// changing them during the fork.
     pub fn settings(&self) -> Option<Vec<(String, String)>> {
         // In a child of a fork the lock may be one that no thread gives back.
         let shared = (*self.db.inner.try_lock(LOOKS)?.options).clone();
@@ -20,9 +20,9 @@ impl Connection {
         Some(Options::NAMES.iter().filter_map(|name| Some(((*name).to_owned(), options.get(name)?))).collect())
     }
 
-    /// Takes the place of `before`, which had no lock when a fork carried it into this process.
-    /// SQLite's page cache is of a state of the parent's, so it is not taken for any other (rule
-    /// CacheKnowsItsState). `before` stays the parent's.
+    /// `before` had no lock when a fork carried it into this process, and stays the parent's.
+    /// SQLite's page cache is of a state of the parent's, so it is taken for no other (rule
+    /// CacheKnowsItsState).
     pub fn take_place_of(&mut self, mut before: Connection) {
         (self.busy_ms, self.requires, self.ships) = (before.busy_ms, before.requires, before.ships);
         self.said = mem::take(&mut before.said);

@@ -1,5 +1,3 @@
-//! The databases of this process, and how a connection to one is opened.
-
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,12 +26,11 @@ pub struct Engine {
     /// Files that cannot be closed yet: closing any descriptor drops all POSIX locks of this
     /// process on the file.
     parked: Mutex<Vec<Parked>>,
-    /// The undecided ones, by their super-journals.
     pub(super) several: Mutex<FxHashMap<PathBuf, Arc<Several>>>,
     connections: AtomicU64,
     attached: AttachHook,
-    /// Held while databases are looked at: a file that is closed then would stay open, with the
-    /// lock that closing takes.
+    /// A file that is closed while databases are looked at would stay open, with the lock that
+    /// closing takes.
     pub(super) looking: Mutex<()>,
     /// The function tells processes apart; its first answer follows.
     pub(super) process: (fn() -> u32, u32),
@@ -61,8 +58,8 @@ impl Engine {
         })
     }
 
-    /// Opens a connection, without reading the file. Options in `given` must agree with those in
-    /// force, unless all others only read. A reader joins writers and recovers nothing.
+    /// The file is not read. Options in `given` must agree with those in force, unless all others
+    /// only read. A reader joins writers and recovers nothing.
     pub fn open(self: &Arc<Self>, path: &Path, mode: OpenMode, given: &[(String, String)]) -> Result<Connection> {
         let options = Options::given(given)?;
         let what = || format!("cannot open the database {}", path.display());
@@ -177,7 +174,6 @@ impl Engine {
     }
 }
 
-/// Checks the options of another connection, or sets them where none depends on them.
 fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], reads: bool) -> Result<()> {
     if db.read_only && !reads {
         return Err(Error::ReadOnly(format!("{} may only be read in this process", db.path.display())));
@@ -207,7 +203,7 @@ fn use_as_well(db: &Database, options: &Options, given: &[(String, String)], rea
     Ok(())
 }
 
-/// The file may be home, or a file of the scheme with its name.
+/// A file of the scheme may have home's name.
 fn find(databases: &FxHashMap<FileId, Arc<Database>>, id: FileId) -> Option<Arc<Database>> {
     let second = || databases.values().find(|db| db.takes_name(id));
     databases.get(&id).or_else(second).cloned()

@@ -1,5 +1,4 @@
-//! `locking_mode=exclusive`: a connection that keeps its locks and never checks its cache again;
-//! and how a connection gets the database for itself.
+//! `locking_mode=exclusive`, and how a connection gets the database for itself.
 
 use std::time::Duration;
 
@@ -48,8 +47,7 @@ impl Connection {
         self.pin(inner, true)
     }
 
-    /// Lets no other begin to read until this connection unlocks. `Busy` while one reads: the
-    /// caller asks again (rule AnnounceThenLook).
+    /// `Busy` while another reads: the caller asks again (rule AnnounceThenLook).
     pub(super) fn shut_others_out(&mut self) -> Result<()> {
         let db = self.db.clone();
         let mut inner = db.inner.lock();
@@ -73,7 +71,7 @@ impl Connection {
         }
     }
 
-    /// Between processes, it is called after announcing the snapshot.
+    /// Between processes, the snapshot is announced before.
     pub(super) fn check_let_in(&self, inner: &DatabaseState) -> Result<()> {
         let alone = inner.alone.is_some_and(|connection| connection != self.id);
         if let Some(member) = inner.member.as_ref().filter(|_| !alone) {

@@ -1,5 +1,5 @@
-//! Pages that a transaction of `concurrent=1` adds while others add some: they move behind the
-//! newest end, and the references to them change (rule MergeIsSerial).
+//! Pages that a transaction of `concurrent=1` adds while others add some move behind the newest
+//! end, with the references to them (rule MergeIsSerial).
 //!
 //! All references must be certain: each added page is a b-tree page, and one interior page of the
 //! transaction has it as a child (SQLite file format, section 1.6). So page splits pass; new
@@ -14,11 +14,10 @@ use crate::base::types::PageNo;
 use crate::pages::table::Image;
 use crate::sqlite_format::node::{NodeLayout, Shape};
 
-/// Offset of the last child in an interior page's header.
 const LAST_CHILD: usize = 8;
 
-/// The pages with the `added` ones, from `first` on, moved `by` numbers. `shape`: of the resulting
-/// database. `BusySnapshot` where references are uncertain.
+/// `added` pages, from `first` on, move `by` numbers. `shape`: of the resulting database.
+/// `BusySnapshot` where references are uncertain.
 pub(super) fn renumbered(
     pages: &FxHashMap<PageNo, Image>,
     shape: Shape,
@@ -57,7 +56,6 @@ pub(super) fn renumbered(
     if refers.contains(&false) { Err(Error::BusySnapshot) } else { Ok(moved) }
 }
 
-/// Offsets of an interior page's child numbers.
 fn children(node: &NodeLayout, image: &[u8]) -> Vec<usize> {
     if !matches!(image.get(node.header_at), Some(2 | 5)) {
         return Vec::new();

@@ -1,5 +1,4 @@
-//! Transactions over several files, the part of the connections of this process (`log/several.rs`
-//! has the rest).
+//! The part of this process's connections in transactions over several files (`log/several.rs`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +19,6 @@ use crate::log::several::{Several, databases_of};
 use crate::pages::txn::{PreparedCommit, TxnStage};
 use crate::session::aside;
 
-/// Whether a log takes prepared records and decisions.
 pub(super) fn prepares(db: &Database, inner: &DatabaseState) -> bool {
     // SQLite ignores the error of a store that lacks one of them (rule StoreHasIt).
     db.facts().all_in_log() && !inner.options.concurrent && inner.options.psow && !inner.ships()
@@ -64,7 +62,7 @@ impl Engine {
         self.several.lock().get(path).map(|several| several.journals.clone())
     }
 
-    /// xDelete of a super-journal, to commit, or after a rollback. False: it is not in memory.
+    /// xDelete of a super-journal, to commit or after a rollback. False: it is not in memory.
     pub fn remove_super_journal(&self, path: &Path, commits: bool) -> Result<bool> {
         let Some(several) = self.several.lock().remove(path) else { return Ok(false) };
         let all = self.undecided(&several);
@@ -116,7 +114,6 @@ impl Engine {
         db.room_to_decide(decision, |path, part, flushed| self.is_settled(path, part, flushed))
     }
 
-    /// Whether no process needs the decision any more.
     fn is_settled(&self, path: &Path, part: &DecisionPart, flushed: bool) -> Result<bool> {
         let db = self.databases.lock().values().find(|db| db.path == path).cloned();
         if let Some(settled) = db.and_then(|db| db.is_followed(part, flushed)) {

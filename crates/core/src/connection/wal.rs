@@ -1,5 +1,3 @@
-//! A file that is found in SQLite's WAL mode, at the first look at it.
-
 use std::time::{Duration, Instant};
 
 use super::Connection;
@@ -16,7 +14,7 @@ const LOOKERS_LEAVE: Duration = Duration::from_millis(20);
 const OTHERS_CHANGE: Duration = Duration::from_millis(50);
 
 impl Connection {
-    /// Whether an unmarked file has to leave it, under SHARED.
+    /// The caller has SHARED.
     pub(super) fn leaves_wal_mode(&mut self, state: &State, inner: &DatabaseState) -> Result<bool> {
         if inner.options.wal == Wal::Stock || self.db.read_only || !inner.recovers {
             return Ok(false);
@@ -33,8 +31,8 @@ impl Connection {
         }
     }
 
-    /// Fails if another process has it open in WAL mode; SHARED is held before and after. False if
-    /// others changed it: look again.
+    /// Fails if another process has the file open in WAL mode; SHARED is held before and after.
+    /// False if others changed it: look again.
     pub(super) fn leave_wal_mode(&mut self, inner: &mut DatabaseState) -> Result<bool> {
         let db = self.db.clone();
         let home = &*db.home;

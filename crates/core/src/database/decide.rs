@@ -15,8 +15,8 @@ use crate::log::several::seen_again;
 use crate::log::slot::Slot;
 
 impl Database {
-    /// Decides for the finder of a prepared record whose owner is dead (rule PreparedThenDecided).
-    /// `own`: the log with the record.
+    /// The owner of the prepared record is dead (rule PreparedThenDecided). `own`: the log with the
+    /// record.
     pub fn is_committed(&self, decider: &Decider, own: &LogFile, slot: &Slot) -> Result<bool> {
         if !keeps(Case::UndecidedAsks) {
             return Ok(true);
@@ -132,7 +132,6 @@ fn decision_in(log: LogFile, slot: &Slot, token: u64) -> Result<Option<DecisionL
     Ok(None)
 }
 
-/// The same for a database that this process does not use.
 pub fn is_over(log: &LogFile, part: &DecisionPart) -> Result<bool> {
     let Some(slot) = log.slots()?.into_iter().next() else { return Ok(false) };
     let over = !slot.live || slot.session != part.session || slot.base_tid >= part.tid;

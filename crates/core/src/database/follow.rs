@@ -27,7 +27,6 @@ use crate::sqlite_format::home::{self, State};
 const FEW_RECORDS: u64 = 8;
 const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
 
-/// Follows the log; readers see what is visible.
 pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach: Reach) -> Result<()> {
     let words = &member.words;
     let mut tail = member.tail.lock();
@@ -104,7 +103,7 @@ fn lost(member: &Member, tid: Tid) -> Error {
     ))
 }
 
-/// Follows another process's checkpoint: home is at or above `slot`. False if the records before it
+/// False if the records before `slot` are gone.
 /// are gone.
 fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner: &mut DatabaseState) -> Result<bool> {
     let home_tid = slot.base_tid;
@@ -144,8 +143,8 @@ fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner:
     Ok(true)
 }
 
-/// Finds where `tid` ends in a ring that has grown (rule SlotBeforeReuse); `None` if it is gone.
-/// Both rings begin at one place, so records were found before the slot was known.
+/// Both rings begin at one place, so records were found before the slot was known (rule
+/// SlotBeforeReuse). `None` if `tid` is gone.
 fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<LogCursor>> {
     let mut cursor = LogCursor::at(slot);
     let mut buf = Vec::new();

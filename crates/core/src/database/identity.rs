@@ -1,5 +1,4 @@
-//! Whether home and log are those of the session, and whether this process uses the log of the
-//! others.
+//! Whether home and log are those of the session.
 
 use std::sync::Arc;
 
@@ -18,7 +17,6 @@ impl Database {
         if self.has_mark(live)? { Ok(()) } else { Err(self.overwritten(live, &mut self.inner.lock())) }
     }
 
-    /// Whether home has it, and is not behind the log (rule HomeFitsLog).
     pub fn has_mark(&self, live: &LiveDatabase) -> Result<bool> {
         let fits = |mark: HomeMark| {
             mark.session == live.home.mark.session && (mark.tid == Tid(0) || mark.whole >= live.log.slot().base_tid)

@@ -11,9 +11,7 @@ const ALIKE: u32 = 2;
 
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// The last look behind a transaction.
     quiet_since: Option<Instant>,
-    /// At the last look.
     newest: Tid,
     written_at: Option<Instant>,
     /// The last two, newest first, in which the process might have detached.
@@ -21,7 +19,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Whether no transaction came for so long that the process detaches. `idle`: at least.
+    /// `idle`: at least so long no transaction came.
     pub fn is_over(&mut self, now: Instant, was_used: bool, newest: Tid, idle: Duration) -> bool {
         if newest != self.newest {
             self.newest = newest;
@@ -50,7 +48,6 @@ mod tests {
 
     const IDLE: Duration = Duration::from_secs(1);
 
-    /// When a process that commits at these seconds detaches, with two looks a second.
     fn detaches(commits: &[u64], until: u64) -> Vec<f64> {
         let begin = Instant::now();
         let mut pace = Pace::default();

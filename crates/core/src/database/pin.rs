@@ -13,12 +13,11 @@ use crate::shared::tail::Reach;
 use crate::sqlite_format::home::{FileKind, State};
 
 impl Database {
-    /// Pins for a reader.
     pub fn pin(&self, inner: &mut DatabaseState) -> Result<Arc<State>> {
         self.pin_newest(inner, Reach::Visible)
     }
 
-    /// Pins for the holder of the writer's place.
+    /// The caller has the writer's place.
     pub fn pin_published(&self, inner: &mut DatabaseState) -> Result<Arc<State>> {
         self.pin_newest(inner, Reach::Written)
     }

@@ -1,5 +1,3 @@
-//! The work of a checkpoint in slices, and its progress.
-
 use std::sync::Arc;
 
 use crate::base::types::{LogOffset, PageNo};

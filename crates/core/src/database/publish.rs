@@ -7,7 +7,7 @@ use crate::database::{Database, LiveDatabase};
 use crate::shared::words::ProcessWords;
 
 impl Database {
-    /// Makes it durable and visible to every process. The caller has the writer's place.
+    /// The caller has the writer's place.
     pub fn flush_published(&self, live: &mut LiveDatabase) -> Result<()> {
         let group = live.log.group().clone();
         let Some(member) = self.member() else { return group.flush(self) };

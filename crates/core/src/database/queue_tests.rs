@@ -106,7 +106,6 @@ fn patience_with_a_turn_is_not_patience_with_all_of_them() {
             let taken = taken.clone();
             s.spawn(move || {
                 assert!(q.acquire(ConnectionId(n), TurnClaim::Firm, LONG));
-                // As if waiting for the disk.
                 q.set_inside(ConnectionId(n), true);
                 taken.send(()).unwrap();
                 std::thread::sleep(turn / 8);

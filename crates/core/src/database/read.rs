@@ -73,7 +73,7 @@ impl Database {
             && epochs.others.as_ref().is_none_or(|(member, theirs)| theirs.hold(member))
     }
 
-    /// Reads once, as `tid` has them; the caller checks the epoch. Returns the bytes read.
+    /// The caller checks the epoch.
     pub fn read_home_once(&self, member: Option<&Member>, tid: Tid, part: PagePart, buf: &mut [u8]) -> Result<usize> {
         let what = || self.what("cannot read");
         if let Some(member) = member
@@ -156,16 +156,15 @@ impl Database {
         Ok(matches!(found.place, ImageLocation::Home))
     }
 
-    /// Builds over the page of the snapshot `tid` in home. `None`: home is too short now. The
-    /// caller checks the epochs.
+    /// `None`: home is too short now. The caller checks the epochs.
     fn make(&self, member: Option<&Member>, tid: Tid, page: PageNo, chain: &ChangeChain) -> Result<Option<Image>> {
         let part = PagePart { page, page_bytes: chain.page_bytes(), at: 0 };
         let image = chain.image(page, |image| self.read_home_once(member, tid, part, image))?;
         Ok(image.map(Image::from))
     }
 
-    /// Builds images of recovered records that snapshots need, before home gets the one at `going`
-    /// (rule OldImageKept). The caller has the writer's place.
+    /// Snapshots need images of recovered records before home gets the one at `going` (rule
+    /// OldImageKept). The caller has the writer's place.
     pub fn make_beside(&self, page: PageNo, going: &ImageLocation) -> Result<()> {
         if self.table.read().unmade_beside(page, going).is_none() {
             return Ok(());
@@ -186,7 +185,6 @@ impl Database {
         }
     }
 
-    /// Reads pages behind it, too, if the connection reads page after page.
     pub fn read_page_ahead(
         &self,
         state: &Arc<State>,
@@ -215,7 +213,7 @@ impl Database {
         self.read_found(found, state, page, 0, buf).map(drop)
     }
 
-    /// Stores pages that were not overwritten meanwhile. `epochs`: from before.
+    /// Pages that were overwritten meanwhile are left out. `epochs`: from before.
     fn read_run(
         &self,
         epochs: Epochs,

@@ -11,9 +11,8 @@
 //! recovery          Scheme::roll_back, write_again, rest, page_count_without_log
 //! ```
 //!
-//! The default scheme is in `commit/log.rs`, the others are in `research/`; only
-//! `connection/schemes.rs` knows them all. A scheme keeps its own state, which changes under the
-//! lock `writer`.
+//! Only `connection/schemes.rs` knows all schemes. The state of a scheme changes under the lock
+//! `writer`.
 
 use std::sync::Arc;
 
@@ -57,7 +56,6 @@ pub enum CommitOutcome {
     Own(Option<Arc<State>>),
 }
 
-/// The last transaction of a crashed session, in home alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Doubtful {
     /// The number of its pages there follows.
@@ -65,13 +63,11 @@ pub struct Doubtful {
     pub undone: bool,
 }
 
-/// A session that a crash ended.
 pub struct CrashedSession<'a> {
     pub log: &'a LogFile,
     /// The slot that counts.
     pub slot: &'a Slot,
     pub is_newest: bool,
-    /// Images newer than home.
     pub table: &'a PageTable,
     /// The newest committed one.
     pub state: &'a State,
@@ -129,13 +125,11 @@ pub trait Scheme: Send + Sync {
     /// Shows [`CommitOutcome::Own`]: to readers, if it is in home; to the next writer, if it waits.
     fn show(&self, _db: &Database, _inner: &mut DatabaseState, _state: &Arc<State>, _images: Vec<(PageNo, Image)>) {}
 
-    /// Waits for a write of the scheme's own. `joins`: the writer's place is free, so others may
-    /// join.
+    /// `joins`: the writer's place is free, so others may join.
     fn wait(&self, _db: &Database, _tid: Tid, _joins: bool) -> Result<()> {
         Ok(())
     }
 
-    /// Whether to run one before the log is full.
     fn wants_checkpoint(&self, _live: &LiveDatabase) -> bool {
         false
     }
@@ -154,8 +148,8 @@ pub trait Scheme: Send + Sync {
         Ok(())
     }
 
-    /// Looks in a home behind `slot`, whose log has no live record; pages to write go into `table`.
-    /// With `accept_loss`, damaged pages stay.
+    /// The log has no live record behind `slot`. Pages to write go into `table`; with
+    /// `accept_loss`, damaged pages stay.
     fn roll_back(&self, _db: &Database, _slot: &Slot, _table: &mut PageTable, _accept_loss: bool) -> Result<Doubtful> {
         Ok(Doubtful::default())
     }
@@ -182,7 +176,6 @@ pub trait Scheme: Send + Sync {
         Ok(None)
     }
 
-    /// Whether a file other than home may have the database's name.
     fn takes_name(&self, _id: FileId) -> bool {
         false
     }

@@ -6,8 +6,7 @@
 //! shipper    sends what is flushed and not SHIPPED, one batch at a time; SHIPPED, so VISIBLE
 //! ```
 //!
-//! A file beside the database demands it: while it is there, only the shipper begins a session, and
-//! all others join. The word SHIP says how the store does.
+//! A file beside the database demands it (rule StoreHasIt). The word SHIP says how the store does.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
@@ -30,7 +29,6 @@ const PATIENCE_MS: u64 = 30_000;
 /// Contents of the file beside a replica. Other contents, or none, make commits wait.
 pub const REPLICA: &[u8] = b"replica\n";
 
-/// What the file beside a database says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
     /// Commits wait for a store.
@@ -39,7 +37,7 @@ pub enum Sign {
     Replica,
 }
 
-/// The name of that file.
+/// The file by which commits wait for a store.
 pub fn sync_path(home: &Path) -> PathBuf {
     beside::path(home, SYNC_SUFFIX)
 }
@@ -62,7 +60,6 @@ impl Database {
         Ok(self.sign()?.is_some())
     }
 
-    /// The error of a commit to a replica.
     pub fn is_replica(&self) -> Error {
         Error::ReadOnly(format!(
             "{} is a replica, or is to become one: nothing else is committed here. `onewrite promote` makes it the database that \
@@ -71,7 +68,7 @@ impl Database {
         ))
     }
 
-    /// Rule StoreHasIt. `writes`: the session is begun to commit, not to recover.
+    /// `writes`: the session is begun to commit, not to recover (rule StoreHasIt).
     pub fn check_begins(&self, inner: &DatabaseState, ships: bool, writes: bool) -> Result<()> {
         let sign = self.sign()?;
         match sign {
@@ -93,7 +90,7 @@ impl Database {
         Ok(())
     }
 
-    /// The error of a transaction that would build on a state that the store does not take now.
+    /// The transaction would build on a state that the store does not take now.
     pub fn store_is_away(&self) -> Error {
         let member = self.member();
         let words = member.as_ref().map(|member| &member.words);
@@ -137,7 +134,7 @@ impl Database {
         Ok(())
     }
 
-    /// Rule StoreHasIt: `tid` is flushed, and visible after this. `Busy` after the `deadline`.
+    /// `tid` is flushed, and visible after this (rule StoreHasIt). `Busy` after the `deadline`.
     pub fn wait_shipped(&self, member: &Member, tid: Tid, deadline: Option<Instant>) -> Result<()> {
         let words = &member.words;
         let began = Instant::now();

@@ -10,7 +10,7 @@ use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::{NAME_BYTES_MAX, SECOND_SUFFIX, SHORT_NAME_BYTES};
 use crate::disk::{Disk, DiskFile, OpenMode, system};
 
-/// The database's name with `suffix`; a too long name is cut, with a number made of all of it.
+/// A too long name is cut, with a number made of all of it.
 pub fn path(home: &Path, suffix: &str) -> PathBuf {
     let name = system::bytes_of(home.file_name().unwrap_or_default());
     let fits = name.len() + suffix.len() <= NAME_BYTES_MAX;
@@ -30,7 +30,6 @@ pub fn remove_second(disk: &dyn Disk, home: &Path) -> Result<()> {
     remove(disk, &second_path(home)).context(what)
 }
 
-/// If it is there. Not flushed.
 pub fn remove(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     match disk.remove(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(()),
@@ -50,8 +49,8 @@ fn short(name: &[u8]) -> Vec<u8> {
     short
 }
 
-/// Opens a file with the access of `home` (rule SideFilesPrivate). `what` is for errors. `CantOpen`
-/// if another user may have made it.
+/// The file has the access of `home` (rule SideFilesPrivate). `CantOpen` if another user may have
+/// made it.
 pub fn open(
     disk: &dyn Disk,
     path: &Path,

@@ -1,5 +1,5 @@
-//! Environment variables. The user chooses them, so none counts in a program with more rights than
-//! its user (setuid, setgid, file capabilities), as with glibc's `secure_getenv`.
+//! The user chooses environment variables, so none counts in a program with more rights than its
+//! user (setuid, setgid, file capabilities), as with glibc's `secure_getenv`.
 
 #![allow(unsafe_code)]
 

@@ -11,7 +11,6 @@ use crate::disk::{Disk, DiskFile};
 pub struct ImageFile(Option<(Arc<dyn DiskFile>, u64)>);
 
 impl ImageFile {
-    /// Adds an image and returns its place. `what`: for errors.
     pub fn append(
         &mut self,
         disk: &dyn Disk,

@@ -1,5 +1,5 @@
-//! File systems that several machines may use at once. Locks of open files and shared memory do not
-//! hold between machines, which is what processes of one database are kept apart by.
+//! File systems that several machines may use at once. Locks of open files and shared memory, which
+//! keep processes of one database apart, do not hold between machines.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -31,8 +31,7 @@ const KERNEL: [(u32, &str); 19] = [
 /// `statfs.f_type` of what a program serves, and of virtiofs.
 const FUSE: u32 = 0x6573_5546;
 
-/// What the mount table calls such file systems. All others of that kind are local: gocryptfs,
-/// mergerfs, ntfs-3g.
+/// All other file systems that programs serve are local: gocryptfs, mergerfs, ntfs-3g.
 const SERVED_BY_PROGRAMS: [&str; 31] = [
     "virtiofs",
     "fuse.sshfs",
@@ -67,8 +66,8 @@ const SERVED_BY_PROGRAMS: [&str; 31] = [
     "fuse.google-drive-ocamlfuse",
 ];
 
-/// The name of a file system that machines share; `None`: a local one. `mounted_as` is asked for
-/// the name in the mount table where the number does not tell.
+/// `None`: a local one. `mounted_as` is asked for the name in the mount table where the number does
+/// not tell.
 fn shared(magic: u32, mounted_as: impl FnOnce() -> Option<String>) -> Option<String> {
     if magic != FUSE {
         return KERNEL.iter().find(|(of, _)| *of == magic).map(|(_, name)| (*name).to_owned());
@@ -77,7 +76,6 @@ fn shared(magic: u32, mounted_as: impl FnOnce() -> Option<String>) -> Option<Str
     Some(name.strip_prefix("fuse.").unwrap_or(&name).to_owned())
 }
 
-/// The type of the file system on a device, in the text of `/proc/self/mountinfo`.
 fn mounted_as(mountinfo: &str, device: &str) -> Option<String> {
     mountinfo.lines().find_map(|line| {
         let (mount, system) = line.split_once(" - ")?;
@@ -86,7 +84,7 @@ fn mounted_as(mountinfo: &str, device: &str) -> Option<String> {
 }
 
 /// The name of the file system that holds `path`, or would hold it, if machines may share it. One
-/// that cannot be looked at counts as local: the open says what is wrong with it.
+/// that cannot be looked at counts as local: the open says why.
 pub(super) fn shared_at(path: &Path) -> Option<String> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (path, found) = match rustix::fs::statfs(path) {
@@ -134,7 +132,6 @@ mod tests {
             (0x794c_7630, None, None),
             (0x2fc1_2fc1, None, None),
             (0xf2f5_2010, None, None),
-            // A local one is not looked up in the mount table.
             (0xef53, Some("fuse.sshfs"), None),
         ];
         for (magic, mounted, expected) in cases {

@@ -21,7 +21,6 @@ impl<T> Mutex<T> {
         self.0.try_lock().or_else(|| self.look_again()).unwrap_or_else(|| self.0.lock())
     }
 
-    /// Has it, if it becomes free within so many looks.
     pub fn try_lock(&self, looks: u32) -> Option<MutexGuard<'_, T>> {
         (0..looks).find_map(|_| {
             self.0.try_lock().or_else(|| {
@@ -46,7 +45,6 @@ impl<T> Mutex<T> {
     }
 }
 
-/// Looks before others may run.
 const LOOKS: u32 = 100;
 
 const EMPTY: u8 = 0;
@@ -75,7 +73,7 @@ impl Event {
         self.state.load(Ordering::Acquire) == SET
     }
 
-    /// By the waiting thread, which looks at its condition afterwards.
+    /// The waiting thread looks at its condition afterwards.
     pub fn reset(&self) {
         self.state.store(EMPTY, Ordering::Release);
     }
@@ -99,7 +97,7 @@ impl Event {
         }
     }
 
-    /// By the thread it was made for, as the other two.
+    /// Called by the thread it was made for.
     pub fn wait(&self) {
         if self.state.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             while !self.is_set() {

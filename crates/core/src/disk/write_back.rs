@@ -83,15 +83,15 @@ fn bytes_in_place(file: &File) -> Option<u64> {
     (found.stx_mask & asked.bits() == asked.bits() && found.stx_dio_mem_align > 0).then_some(found.stx_size)
 }
 
-/// Bytes of a seal: at most a block.
+/// A seal is at most a block.
 pub const SEAL_BYTES: u64 = 4096;
 
 pub fn seal_at(bytes: u64) -> u64 {
     bytes.next_multiple_of(SEAL_BYTES)
 }
 
-/// The place of a file that is all written, in blocks of its own, with a seal behind: unwritten
-/// room at the end (rule MarkWithFirstRecord).
+/// Every block of the file is written and its own, with a seal behind: unwritten room at the end
+/// (rule MarkWithFirstRecord).
 pub fn sealed(file: &File) -> Option<FileSeal> {
     let end = seal_at(bytes_in_place(file)?);
     let mut map = Fiemap { length: u64::MAX, extent_count: EXTENTS as u32, ..Fiemap::default() };

@@ -30,7 +30,6 @@ pub struct Decision {
     pub files: Vec<DecisionPart>,
 }
 
-/// One file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecisionPart {
     /// Relative to the directory of the log with the decision.
@@ -42,11 +41,9 @@ pub struct DecisionPart {
 }
 
 pub struct Sector {
-    /// Byte in the file.
     pub position: u64,
     /// Behind its slot.
     pub number: usize,
-    /// With its count of sectors.
     pub decision: Option<(Decision, usize)>,
 }
 
@@ -73,7 +70,7 @@ impl Decision {
         (b.len() <= at::SECTORS.checked_mul(at::SECTOR_BYTES)?).then_some(b)
     }
 
-    /// With its count of sectors; `None` unless whole.
+    /// Returns its count of sectors, too; `None` unless whole.
     pub fn decode(b: &[u8]) -> Option<(Decision, usize)> {
         let len = usize::try_from(le_u32(b, at::AT_LEN)?).ok()?;
         let sealed = b.get(..len)?;
@@ -100,7 +97,7 @@ impl Decision {
 }
 
 impl LogFile {
-    /// First those behind the slot written next: less depends on their block.
+    /// Those behind the slot written next come first: less depends on their block.
     pub fn decisions(&self, slot: &Slot) -> Result<Vec<Sector>> {
         let mut sectors = Vec::new();
         let block = u64::from(slot.block_bytes);
@@ -132,7 +129,6 @@ impl LogFile {
     }
 }
 
-/// Adjacent free sectors; `is_free` judges a decision.
 pub fn room(
     sectors: &[Sector],
     count: usize,

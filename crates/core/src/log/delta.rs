@@ -11,19 +11,17 @@ use crate::base::types::PageNo;
 /// Shorter equal runs are cheaper than a new head.
 const MERGE_BYTES: usize = 8;
 const HEAD_BYTES_MAX: usize = 6;
-/// A piece that follows without a gap.
 const NEXT_HEAD_BYTES_MAX: usize = 4;
 /// Shorter zero runs are cheaper as bytes.
 const ZEROS_BYTES: usize = 16;
 
 const _: () = assert!(HEAD_BYTES_MAX <= MERGE_BYTES && 2 * NEXT_HEAD_BYTES_MAX <= ZEROS_BYTES);
 
-/// Most bytes that [`encode`] adds.
 pub fn bytes_max(len: usize) -> usize {
     HEAD_BYTES_MAX + len
 }
 
-/// Adds pieces to `buf`, which has room for [`bytes_max`]. Returns their number.
+/// `buf` has room for [`bytes_max`]. Returns the number of pieces.
 pub fn encode(buf: &mut Vec<u8>, page: PageNo, base: Option<&[u8]>, new: &[u8]) -> u16 {
     let begin = buf.len();
     let (mut count, mut behind) = (0u16, 0);
@@ -64,7 +62,7 @@ pub fn walk(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
     Some(())
 }
 
-/// Puts the pieces, which [`walk`] took, into `image`, a page long.
+/// [`walk`] has taken the pieces.
 pub fn apply(mut pieces: &[u8], image: &mut [u8]) {
     let mut behind = 0;
     while !pieces.is_empty()
@@ -86,7 +84,7 @@ enum EncodedPiece<'a> {
     Numbers(PackedNumbers, &'a [u8]),
 }
 
-/// Its start, at `behind` or later, and length.
+/// Returns its start, at `behind` or later, and its length.
 #[inline]
 fn next_piece<'a>(rest: &mut &'a [u8], behind: usize) -> Option<(usize, usize, EncodedPiece<'a>)> {
     let start = behind.checked_add(usize::try_from(take_number(rest)?).ok()?)?;
@@ -136,7 +134,7 @@ fn take_number(rest: &mut &[u8]) -> Option<u32> {
     Some(number)
 }
 
-/// The smallest, and each one's steps above it.
+/// The smallest number, and the steps of each above it.
 #[derive(Clone, Copy, Debug)]
 struct PackedNumbers {
     least: u16,
@@ -164,7 +162,6 @@ impl PackedNumbers {
         (told <= bytes.len()).then_some(PackedNumbers { least, step, bits })
     }
 
-    /// For that many counts of steps.
     fn packed_bytes(count: usize, bits: u32) -> Option<usize> {
         Some(count.checked_mul(usize::try_from(bits).ok()?)?.div_ceil(8))
     }
@@ -220,7 +217,6 @@ impl StepDivider {
         StepDivider { len, inverse: (1u64 << 32).checked_div(len.into()).map_or(0, |inverse| inverse + 1) }
     }
 
-    /// Zero for a step of no length.
     fn count(self, distance: u16) -> u16 {
         ((u64::from(distance) * self.inverse) >> 32) as u16
     }
@@ -241,7 +237,6 @@ fn divisor(mut a: u16, mut b: u16) -> u16 {
     a
 }
 
-/// A differing part of a page.
 enum Piece<'a> {
     Bytes(usize, &'a [u8]),
     Zeros(usize, usize),
@@ -254,9 +249,7 @@ struct Pieces<'a> {
     /// Looking like a b-tree page does no harm.
     pointers: Range<usize>,
     at: usize,
-    /// The end of the differing run around `at`.
     end: usize,
-    /// In that run.
     numbers: Option<(Range<usize>, PackedNumbers)>,
 }
 
@@ -266,7 +259,6 @@ impl<'a> Pieces<'a> {
         Pieces { base, new, pointers, at: 0, end: 0, numbers: None }
     }
 
-    /// If shorter as numbers.
     fn find_numbers(&self) -> Option<(Range<usize>, PackedNumbers)> {
         let first = self.pointers.start;
         let start = self.at.max(first);
@@ -330,7 +322,6 @@ fn zeros(bytes: &[u8]) -> Option<Range<usize>> {
     })
 }
 
-/// If the page looks like a b-tree page.
 fn pointers(page: PageNo, image: &[u8]) -> Option<Range<usize>> {
     let header_at = if page == PageNo::HEADER { home::HEADER_BYTES } else { 0 };
     let header_bytes = match image.get(header_at)? {
@@ -343,7 +334,6 @@ fn pointers(page: PageNo, image: &[u8]) -> Option<Range<usize>> {
     (pointers.end <= image.len()).then_some(pointers)
 }
 
-/// From `from` on, against `base` or zeros.
 fn next_range(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<(usize, usize)> {
     let start = from + next_difference(base, new, from)?;
     let rest = new.get(start..)?.chunks(8).map(word);
@@ -377,7 +367,6 @@ fn run_bytes(words: impl Iterator<Item = u64>) -> usize {
     end
 }
 
-/// `None` if all are equal.
 fn next_difference(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<usize> {
     const WORD: usize = 32;
     const RUN: usize = 256;

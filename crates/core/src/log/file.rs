@@ -30,7 +30,7 @@ pub fn log_path(home: &Path) -> PathBuf {
     beside::path(home, LOG_SUFFIX)
 }
 
-/// For a log whose name another database needs.
+/// Another database needs the log's name.
 pub fn aside_path(log: &Path, session: u64) -> PathBuf {
     beside::path(&base(log), &format!("{LOG_SUFFIX}-{session:016x}"))
 }
@@ -39,7 +39,6 @@ pub fn is_aside(log: &Path) -> bool {
     parts(log).is_some_and(|(_, session)| session)
 }
 
-/// The database, as far as the log's name tells.
 pub fn base(log: &Path) -> PathBuf {
     parts(log).map_or_else(|| log.to_owned(), |(name, _)| log.with_file_name(name))
 }
@@ -57,8 +56,8 @@ fn parts(log: &Path) -> Option<(&OsStr, bool)> {
     Some((system::name_of(name.strip_suffix(suffix).filter(|_| is_session)?), true))
 }
 
-/// The log of `session` of `home` at `path`, by name or beside it (rule LogFoundBySession). If none
-/// or no single one fits, the path where it should be.
+/// By name or beside it (rule LogFoundBySession). If none or no single one fits, the path where it
+/// should be.
 pub fn path_of_session(disk: &dyn Disk, path: &Path, home: FileId, session: u64) -> PathBuf {
     // An unreadable file is skipped: its open tells why.
     let look = |path: &Path| {
@@ -130,8 +129,7 @@ impl Window {
         self.bytes.get(from..from.checked_add(len)?)
     }
 
-    /// Whether it begins before, and has the head of, a record that follows `cursor` in its own
-    /// block.
+    /// Whether a record that follows `cursor` in its own block begins and has its head there.
     pub(crate) fn reaches(&self, slot: &Slot, cursor: &LogCursor) -> bool {
         let next = cursor.tail.0.next_multiple_of(slot.block_bytes.into()) % slot.ring_bytes;
         let from = slot.ring_at().saturating_add(next);
@@ -139,7 +137,7 @@ impl Window {
         self.at <= from && from.saturating_add(at::HEADER_BYTES as u64) <= end
     }
 
-    /// From the window, or read into `buf`; fewer bytes at the file's end.
+    /// The window may have it. Fewer bytes come at the file's end.
     fn read<'a>(&'a self, log: &LogFile, buf: &'a mut Vec<u8>, offset: u64, len: usize) -> Result<&'a [u8]> {
         if let Some(bytes) = self.part(offset, len) {
             return Ok(bytes);
@@ -186,9 +184,8 @@ impl LogCursor {
     }
 }
 
-/// Bytes of the first read; each next one is twice as long.
+/// Each next read is twice as long.
 const SCAN_BYTES_FIRST: u64 = 8 << 10;
-/// Bytes of the longest read.
 const SCAN_BYTES: u64 = 64 << 10;
 
 /// Records not yet called durable.
@@ -199,7 +196,6 @@ impl Untold {
     /// Few records wait for a flush at once.
     const MOST: usize = 128;
 
-    /// Returns the end of the last record that `head` newly calls durable, if known.
     fn next(&mut self, head: &RecordHead, end: LogOffset) -> Option<LogOffset> {
         let told = self.0.iter().take_while(|(tid, _)| *tid <= head.durable_tid).count();
         let last = self.0.drain(..told).next_back();
@@ -273,7 +269,7 @@ impl LogFile {
         Ok(true)
     }
 
-    /// Visits each verified live record below `slot`, in order, a last, prepared one included.
+    /// A last, prepared record is visited, too.
     pub fn scan(&self, slot: &Slot, visit: impl FnMut(&Record<'_>) -> Result<()>) -> Result<ScanEnd> {
         self.scan_decided(slot, None, |_| Ok(true), visit)
     }
@@ -288,9 +284,8 @@ impl LogFile {
         Ok((end, counter))
     }
 
-    /// As [`LogFile::scan`]; `decide` judges a last, prepared record, as nothing is appended before
-    /// its decision (rule PreparedThenDecided). `told`: the newest TID written, if known (rule
-    /// EndTold).
+    /// `decide` judges a last, prepared record, as nothing is appended before its decision (rule
+    /// PreparedThenDecided). `told`: the newest TID written, if known (rule EndTold).
     pub fn scan_decided(
         &self,
         slot: &Slot,
@@ -339,8 +334,8 @@ impl LogFile {
         Ok(end)
     }
 
-    /// Whether no record calls another durable: then no commit was acknowledged, and the mark may
-    /// be missing (rule MarkWithFirstRecord).
+    /// No record calls another durable: then no commit was acknowledged, and the mark may be
+    /// missing (rule MarkWithFirstRecord).
     pub fn has_nothing_flushed(&self, slot: &Slot) -> Result<bool> {
         let mut told = false;
         let end = self.scan(slot, |record| {
@@ -357,8 +352,7 @@ impl LogFile {
         Ok(follows.is_none().then_some(decider))
     }
 
-    /// Whether a newer record begins behind `cursor`, whole or not: its head is written first (rule
-    /// FlushedStays).
+    /// The record may be whole or not: its head is written first (rule FlushedStays).
     pub fn is_begun(&self, slot: &Slot, cursor: &LogCursor) -> Result<bool> {
         for at in next_places(slot, cursor.tail) {
             let mut head = [0; at::AT_DURABLE_TID];
@@ -372,7 +366,7 @@ impl LogFile {
         Ok(false)
     }
 
-    /// Overwrites records, durable: they never count.
+    /// Overwrites durably: they never count.
     pub fn erase(&self, slot: &Slot, from: LogOffset, to: LogOffset) -> Result<()> {
         self.wipe_between(slot, from, to)?;
         self.flush()
@@ -385,7 +379,6 @@ impl LogFile {
         window.fill(self, slot.ring_at() + in_ring, len)
     }
 
-    /// Visits the verified record behind `cursor`; `None` without one.
     pub(crate) fn next_record<T>(
         &self,
         slot: &Slot,
@@ -410,7 +403,6 @@ impl LogFile {
         self.next_if(slot, cursor, window, buf, |record| self.for_each_streamed(record, |_, _, _| Ok(())), visit)
     }
 
-    /// The same for a record of which `counts` says so.
     fn next_if<T>(
         &self,
         slot: &Slot,
@@ -440,7 +432,6 @@ impl LogFile {
         Ok(None)
     }
 
-    /// Bytes at `at` that may be a record above `newer_than`.
     fn read_record<'a>(
         &self,
         window: &'a Window,
@@ -513,8 +504,8 @@ impl LogFile {
         Ok(true)
     }
 
-    /// Searches the unwalked ring for a record that calls the next TID durable: that one is then
-    /// damaged. `window`: the last read.
+    /// A record that calls the next TID durable proves that that one is damaged. `window`: the last
+    /// read.
     fn find_rot(&self, slot: &Slot, mut window: Window, end: &ScanEnd) -> Result<Option<(Tid, Tid)>> {
         if !keeps(Case::LaterRecordProves) {
             return Ok(None);
@@ -579,7 +570,7 @@ impl LogFile {
         self.file.write_durable_at(&home.ino.to_le_bytes(), at).context(|| self.what("cannot write to"))
     }
 
-    /// The same in a new log, which is flushed as a whole.
+    /// A new log is flushed as a whole.
     pub(crate) fn note_first_home(&self, home: FileId) -> Result<()> {
         self.note(shared::AT_HOME_FILE, [home.ino])
     }
@@ -597,14 +588,12 @@ impl LogFile {
         Ok(self.noted(shared::AT_NAMES)?.map(NamesStamp))
     }
 
-    /// Not flushed.
     fn note<const COUNT: usize>(&self, at: usize, numbers: [u64; COUNT]) -> Result<()> {
         self.file
             .write_at(numbers.map(u64::to_le_bytes).as_flattened(), at as u64)
             .context(|| self.what("cannot write to"))
     }
 
-    /// `None` if all are zero.
     fn noted<const COUNT: usize>(&self, at: usize) -> Result<Option<[u64; COUNT]>> {
         let mut b = [[0; 8]; COUNT];
         let bytes = b.as_flattened_mut();
@@ -613,8 +602,7 @@ impl LogFile {
         Ok(Some(b.map(u64::from_le_bytes)).filter(|numbers| read == len && *numbers != [0; COUNT]))
     }
 
-    /// The noted seal, if the file still has it: flushes of other files on the device cover
-    /// overwrites here (rule MarkWithFirstRecord).
+    /// The noted seal, if the file still has it (rule MarkWithFirstRecord).
     pub(crate) fn sealed(&self) -> Result<Option<FileSeal>> {
         let Some(seal) = self.noted(shared::AT_SEAL)?.map(FileSeal) else { return Ok(None) };
         let has_it = self.file.has_seal(seal).context(|| self.what("cannot look at"))?;
@@ -643,7 +631,6 @@ impl LogFile {
         self.flush()
     }
 
-    /// The ring from `from` on, not flushed.
     pub(crate) fn write_again(&self, slot: &Slot, from: LogOffset, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let blocks = (LogOffset(from.0 / block * block), LogOffset(tail.0.next_multiple_of(block)));
@@ -655,7 +642,7 @@ impl LogFile {
         self.file.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
 
-    /// Puts `stone` between positions at most a lap apart, from a block's start on. Not flushed.
+    /// Positions are at most a lap apart, from a block's start on.
     pub(crate) fn wipe(&self, slot: &Slot, used: (LogOffset, LogOffset), stone: &Tombstone) -> Result<()> {
         self.write_over_between(slot, sectors(used), 64 << 10, |part| {
             let holds = !is_wiped(part);
@@ -672,8 +659,7 @@ impl LogFile {
         })
     }
 
-    /// Ends the session of `slot`, all at home up to `tid`: wipes the ring, writes the next slot.
-    /// Not flushed: the next session checks the ring.
+    /// All of the session is at home up to `tid`. Not flushed: the next session checks the ring.
     pub(crate) fn end(&self, slot: &Slot, tid: Tid) -> Result<Slot> {
         self.wipe(slot, slot.lap(), &Tombstone { session: slot.session, tid })?;
         let ended = Slot {
@@ -689,8 +675,8 @@ impl LogFile {
         Ok(ended)
     }
 
-    /// Cuts off all behind the newest slot's ring. The older slot may need it, so the newest is
-    /// first written over that one and flushed (rule SlotBeforeReuse).
+    /// The older slot may need the rest, so the newest is first written over it and flushed (rule
+    /// SlotBeforeReuse).
     pub(crate) fn give_back(&self, slot: &Slot) -> Result<()> {
         let end = slot.ring_at().saturating_add(slot.ring_bytes);
         if self.file.len().context(|| self.what("cannot read the length of"))? <= end {
@@ -718,7 +704,6 @@ impl LogFile {
         Ok(found)
     }
 
-    /// Zeros the ring behind the records. Not flushed.
     pub(crate) fn wipe_free(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         self.wipe_between(slot, tail, LogOffset(slot.start.0 / block * block + slot.ring_bytes))
@@ -756,7 +741,6 @@ impl LogFile {
         Ok(())
     }
 
-    /// Writes pieces of at most `piece` bytes back that `change` has changed.
     fn write_over(&self, from: u64, len: u64, piece: usize, mut change: impl FnMut(&mut [u8]) -> bool) -> Result<()> {
         let mut buf = memory::zeros(usize::try_from(len).unwrap_or(usize::MAX).min(piece))?;
         let mut done = 0;
@@ -798,7 +782,7 @@ fn follows(head: &RecordHead, slot: &Slot, end: &LogCursor) -> bool {
     chains || !keeps(Case::RecordChain)
 }
 
-/// Where the next record may begin: there, in the next block, or with the next lap.
+/// The places are there, in the next block, and at the next lap.
 pub fn next_places(slot: &Slot, tail: LogOffset) -> [LogOffset; 3] {
     [1, u64::from(slot.block_bytes), slot.ring_bytes].map(|unit| LogOffset(tail.0.next_multiple_of(unit)))
 }

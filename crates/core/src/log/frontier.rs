@@ -8,8 +8,7 @@
 //! | recorded | newest flushed one with a record | each has one |
 //! | visible | readers may pin it | VISIBLE |
 //!
-//! The next transaction builds on a published one: of this process in memory, of any in shared
-//! words.
+//! The next transaction builds on a published one: in shared words, of any process.
 //!
 //! ```text
 //!  visible ≤ published
@@ -66,7 +65,6 @@ impl<B: FrontierStore> Frontier<B> {
         self.check();
     }
 
-    /// Shows a state that is as durable as it and all before asked for.
     pub fn show(&mut self) {
         // First: `requested` must cover all of it.
         let published = self.published();
@@ -124,7 +122,6 @@ impl FrontierStore for Memory {
 }
 
 impl Frontier<Memory> {
-    /// All up to `tid` is flushed and visible.
     pub fn at(tid: Tid) -> Frontier<Memory> {
         Frontier(Memory { published: tid, requested: tid, flushed: tid, recorded: tid, visible: tid })
     }
@@ -162,7 +159,6 @@ impl Frontier<Memory> {
         *self = self.checked();
     }
 
-    /// The last published record and all before it are on the medium.
     pub fn record_flushed(&mut self) {
         self.flush_to(self.0.published);
     }
@@ -176,7 +172,6 @@ impl Frontier<Memory> {
         *self = self.checked();
     }
 
-    /// All up to `tid` is covered by another flush.
     pub fn flushed_elsewhere(&mut self, tid: Tid) {
         self.flush_to(tid.min(self.0.visible));
     }

@@ -6,15 +6,13 @@
 //!         readers the newest certain state, and wakes the threads that waited for it
 //! ```
 //!
-//! A leader that wrote at once would write alone. So a committer leaves the write to a later one,
-//! until as many wait as last time, or as publish during one write; at most half a write long. If a
-//! thread holds the writer's place when a write ends, that thread, already running, leads the next
-//! (`docs/sharing.md`). Waiters wake one after the other in case none comes: all at once would
-//! compete for processors.
+//! A leader that wrote at once would write alone, so a committer leaves the write to a later one,
+//! at most half a write long (`docs/sharing.md`). Waiters wake one after the other in case none
+//! comes: all at once would compete for processors.
 //!
 //! The buffer begins with the tail block, so a write is whole blocks. One leader writes at a time,
 //! in the order of the log: acknowledged transactions are a prefix without a gap (invariant I1),
-//! and readers see none before (I4, rule SeenWhenDurable). [`Frontier`] has the relations.
+//! and readers see none before (I4, rule SeenWhenDurable).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -33,7 +31,6 @@ use crate::sqlite_format::home::State;
 
 /// Longer writes are unusual: no thread waits so long for others.
 const USUAL_MAX: Duration = Duration::from_millis(4);
-/// Time between two wake-ups of waiters.
 const APART: Duration = Duration::from_micros(500);
 /// Largest buffer kept for the next group.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -41,7 +38,6 @@ const BUFFER_BYTES: usize = 256 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
     Flushed,
-    /// Written; a later flush covers it, in order.
     Written,
 }
 
@@ -68,15 +64,12 @@ struct FlushWaiter {
     urgent: bool,
 }
 
-/// A marked home, and the log's seal.
 type Marked = (Arc<dyn DiskFile>, FileSeal);
 
 struct Pending {
-    /// Of the log, from the tail block on.
     bytes: Vec<u8>,
-    /// Taken by an earlier leader: the tail block's.
+    /// The tail block's bytes that an earlier leader took.
     taken: usize,
-    /// Their position in the file.
     position: u64,
     /// Used while a leader writes the other; at least a block once memory was reserved.
     spare: Vec<u8>,
@@ -89,7 +82,6 @@ struct Pending {
     marked: Option<Marked>,
     busy: bool,
     failed: Option<String>,
-    /// Until a leader takes it to show.
     newest: Option<Arc<State>>,
     waiting: Vec<FlushWaiter>,
     /// The TID that the last begun write covers, and whether it flushes.
@@ -105,7 +97,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// Takes new bytes as whole blocks; leaves a copy of the block that the next record may share.
+    /// The copy is of the block that the next record may share.
     fn take(&mut self, block: usize) -> Option<(Vec<u8>, u64)> {
         let used = self.bytes.len();
         if used == self.taken {
@@ -122,9 +114,8 @@ impl Pending {
         Some((taken, position))
     }
 
-    /// Takes a leader's buffer back. If nothing was added meanwhile and its content would not fit
-    /// the other, it replaces that one: a database with one writer has one large buffer and one of
-    /// a block.
+    /// A buffer without new bytes, whose content would not fit the other, replaces that one: a
+    /// database with one writer has one large buffer and one of a block.
     fn give_back(&mut self, mut buffer: Vec<u8>, block: usize) {
         let written = buffer.len();
         buffer.clear();
@@ -138,7 +129,6 @@ impl Pending {
         self.spare = buffer;
     }
 
-    /// `room` was reserved.
     fn add(&mut self, bytes: &[u8], room: usize) {
         let needs = self.bytes.len() + room;
         if self.bytes.capacity() < needs && self.ready.capacity() >= needs {
@@ -158,13 +148,11 @@ impl Pending {
         self.frontier.reached(tid, durability == Durability::Flushed)
     }
 
-    /// Whether waiting for more to join pays.
     fn expects_more(&self) -> bool {
         self.joined < self.expected
             && self.turn.saturating_mul(u32::try_from(self.joined + 1).unwrap_or(1)) < self.usual
     }
 
-    /// Longest sleep before a waiter leads.
     fn nap(&mut self, tid: Tid, durability: Durability) -> Duration {
         // A thread that was to lead may have left the write to one that never comes.
         let nap = if self.busy { self.usual + self.usual / 2 } else { self.usual / 2 };
@@ -202,8 +190,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Nothing pending: the next record goes to `position` of `file`, a block's start; all up to
-    /// `tid` is durable.
+    /// All up to `tid` is durable. The next record goes to `position`, a block's start.
     pub fn new(file: Arc<dyn DiskFile>, path: PathBuf, block: usize, position: u64, tid: Tid) -> Group {
         let pending = Pending {
             bytes: Vec::new(),
@@ -247,7 +234,6 @@ impl Group {
         p.frontier.has_hidden() || p.bytes.len() != p.taken
     }
 
-    /// The tail block has a record that no leader took.
     pub fn is_filling(&self) -> bool {
         let p = self.pending.lock();
         p.bytes.len() != p.taken
@@ -265,7 +251,7 @@ impl Group {
         if p.busy { Ok(()) } else { p.spare.room(self.block) }
     }
 
-    /// With the rest of its last block, and of an unshared one before.
+    /// The rest of the last block counts, and that of an unshared one before.
     fn room_for(&self, len: usize, own_block: bool) -> usize {
         len + self.block + if own_block { self.block } else { 0 }
     }
@@ -286,8 +272,8 @@ impl Group {
         p.publish(state, durability);
     }
 
-    /// For a record written at the place from `move_to`, not flushed. `tail`: its part of an
-    /// unfilled block at `position`.
+    /// The record is at the place from `move_to`, not flushed. `tail`: its part of an unfilled
+    /// block.
     pub fn push_written(&self, tail: &[u8], position: u64, state: &Arc<State>, durability: Durability) {
         let mut p = self.pending.lock();
         p.set_tail(tail, self.block, position);
@@ -295,7 +281,6 @@ impl Group {
         p.publish(state, durability);
     }
 
-    /// For [`Group::write_prepared`]; `durable`: flushed.
     pub fn push_prepared(&self, tail: &[u8], position: u64, state: &Arc<State>, durable: bool) {
         let mut p = self.pending.lock();
         p.set_tail(tail, self.block, position);
@@ -306,8 +291,8 @@ impl Group {
         }
     }
 
-    /// With all else written: writes whole blocks of a record that does not count yet; `flush`
-    /// covers it and all before. Only a failure is told, and poisons.
+    /// The record does not count yet; `flush` covers it and all before. Only a failure is told, and
+    /// poisons.
     pub fn write_prepared(&self, bytes: Vec<u8>, position: u64, flush: bool, audience: &dyn Audience) -> Result<()> {
         let (sync, marked) = {
             let mut p = self.pending.lock();
@@ -332,7 +317,7 @@ impl Group {
         told.iter().for_each(|w| w.event.set());
     }
 
-    /// With everything written: copies the tail block, returns its position.
+    /// Everything is written.
     pub fn tail_block(&self, part: &mut Vec<u8>) -> u64 {
         let p = self.pending.lock();
         debug_assert!(p.bytes.len() == p.taken, "a record is being waited for");
@@ -341,7 +326,7 @@ impl Group {
         p.position
     }
 
-    /// With everything written. `position` is a block's start.
+    /// Everything is written. `position` is a block's start.
     pub fn move_to(&self, position: u64) {
         let mut p = self.pending.lock();
         debug_assert!(p.bytes.len() == p.taken, "a record is being waited for");
@@ -350,8 +335,7 @@ impl Group {
         p.position = position;
     }
 
-    /// Continues behind other processes' records: the block of `tail` is at `position`; up to
-    /// `durable` is flushed.
+    /// Continues behind other processes' records. The block of `tail` is at `position`.
     pub fn resume(&self, tail: &[u8], position: u64, tid: Tid, durable: Tid) {
         let mut p = self.pending.lock();
         debug_assert!(!p.frontier.has_hidden() && !p.busy, "nothing of this process is pending");
@@ -372,8 +356,7 @@ impl Group {
         self.pending.lock().beside = true;
     }
 
-    /// The mark is not flushed: the first record's flush is one of home, and covers the log while
-    /// it has its `seal` (rule MarkWithFirstRecord).
+    /// The log has its `seal` now (rule MarkWithFirstRecord).
     pub fn mark_written(&self, home: Arc<dyn DiskFile>, seal: FileSeal) {
         self.pending.lock().marked = Some((home, seal));
     }
@@ -386,7 +369,6 @@ impl Group {
         self.pending.lock().marked.is_some()
     }
 
-    /// Writes and shows everything, flushed where a commit waits for that.
     pub fn hand_over(&self, audience: &dyn Audience) -> Result<()> {
         let last = self.pending.lock().frontier.published();
         self.wait(last, Durability::Written, audience)
@@ -397,7 +379,7 @@ impl Group {
         self.wait(last, Durability::Flushed, audience)
     }
 
-    /// Waits until readers see `tid`, durable if asked. Leads if no thread does.
+    /// Leads if no thread does.
     pub fn wait(&self, tid: Tid, durability: Durability, audience: &dyn Audience) -> Result<()> {
         self.wait_for(self.pending.lock(), tid, durability, true, audience)
     }
@@ -451,7 +433,6 @@ impl Group {
         }
     }
 
-    /// Writes all pending records with one call, flushed if any waiter asks.
     fn lead<'a>(
         &'a self,
         mut p: MutexGuard<'a, Pending>,
@@ -539,7 +520,6 @@ impl Group {
     }
 }
 
-/// Of transactions without a record.
 #[cfg(feature = "research")]
 impl Group {
     pub fn skip(&self, tid: Tid) {
@@ -555,7 +535,6 @@ impl Group {
 }
 
 impl Pending {
-    /// With everything written.
     fn set_tail(&mut self, tail: &[u8], block: usize, position: u64) {
         self.bytes.clear();
         self.add(tail, block);

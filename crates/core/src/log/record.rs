@@ -1,7 +1,6 @@
 //! Records: one per transaction, with the absolute new bytes of each changed page.
 //!
 //! Each has the crc32c of the one before, so an old record in the ring never passes for a new one.
-//! Replay over a torn page, or a second replay, gives the same image (invariant I8).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -33,16 +32,13 @@ pub struct RecordHead {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamIndex {
-    /// Number of items; 0: none.
     pub count: u32,
     /// In units of 512 bytes.
     pub index: u32,
-    /// crc32c of the index.
     pub crc: u32,
 }
 
 impl StreamIndex {
-    /// In bytes of the file.
     pub fn index_end(&self) -> u64 {
         u64::from(self.index) * STREAM_UNIT + u64::from(self.count) * at::STREAM_ITEM_BYTES as u64
     }
@@ -58,7 +54,6 @@ pub struct Decider {
     pub path: PathBuf,
 }
 
-/// Takes a spare buffer for each transaction.
 #[derive(Default)]
 pub struct Encoder {
     buf: Vec<u8>,
@@ -81,8 +76,7 @@ impl Encoder {
         memory::give_back(&mut self.buf);
     }
 
-    /// Adds the differences from `base`, or from zeros even if there are none. False if nothing was
-    /// added.
+    /// Zeros are a base even where nothing differs. False if nothing was added.
     pub fn add_delta(&mut self, page: PageNo, base: Option<&[u8]>, new: &[u8]) -> Result<bool> {
         self.buf.room(at::ENTRY_BYTES + delta::bytes_max(new.len()) + END_BYTES)?;
         let entry_at = self.buf.len();
@@ -100,7 +94,7 @@ impl Encoder {
         Ok(true)
     }
 
-    /// Images of one size, aligned to `block`; at most 65535 an entry.
+    /// An entry has at most 65535 images of one size, aligned to `block`.
     pub fn add_frames(&mut self, pages: &[(PageNo, &[u8])], block: usize) -> Result<()> {
         for chunk in pages.chunks(usize::from(u16::MAX)) {
             let images: usize = chunk.iter().map(|(_, image)| image.len()).sum();
@@ -125,7 +119,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// The record waits for the decision. Nothing was added before.
+    /// Nothing was added before.
     pub fn add_decider(&mut self, decider: &Decider) -> Result<()> {
         let path = system::bytes_of(decider.path.as_os_str());
         let len = u16::try_from(at::AT_DECIDER_PATH + path.len()).ok();
@@ -149,12 +143,10 @@ impl Encoder {
         self.entries
     }
 
-    /// Length when finished.
     pub fn record_bytes(&self) -> usize {
         (self.buf.len() + at::CRC_BYTES).next_multiple_of(at::ALIGN)
     }
 
-    /// Returns the record and its crc32c.
     pub fn finish(&mut self, head: &RecordHead) -> (&[u8], u32) {
         let len = self.record_bytes();
         self.buf.resize(len - at::CRC_BYTES, 0);
@@ -190,7 +182,7 @@ pub struct Record<'a> {
     entries: &'a [u8],
     entry_count: u32,
     page_bytes: u32,
-    /// Of the first delta entries, without heads; 0: unknown.
+    /// 0: unknown.
     known: [u32; KNOWN],
 }
 

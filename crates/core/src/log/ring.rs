@@ -23,12 +23,11 @@ use crate::disk::{DiskFile, FileSeal, random};
 use crate::log::facts::Facts;
 use crate::sqlite_format::home::State;
 
-/// A slot's ceiling leaves so many TIDs.
+/// Slots leave so many TIDs below their ceiling.
 pub const TID_STEP: u64 = 1 << 32;
-/// A slot's ceiling leaves so many change counters.
 pub const COUNTER_STEP: u32 = 1 << 16;
-/// Least distance of a recovery's TID from the last one found. A ring has fewer records, so no lost
-/// one had a larger TID (rule OneNumberOneState).
+/// A ring has fewer records, so no lost one had a TID so far behind the last one found (rule
+/// OneNumberOneState).
 pub const TIDS_APART: u64 = LOG_BYTES_MAX / 16;
 
 /// Ring of a new log, and beside a closed database (rule SlotBeforeReuse).
@@ -50,8 +49,7 @@ pub fn slot_page_count(state: &State, facts: Facts) -> u32 {
     if facts.records { state.page_count } else { slot::PAGE_COUNT_IN_HOME }
 }
 
-/// The TID in home's mark. None for schemes without checkpoints: they bring home or exchange it
-/// whatever the slot says.
+/// Schemes without checkpoints tell none: they bring home or exchange it whatever the slot says.
 pub fn told_tid(slot: &Slot, facts: Facts) -> Tid {
     if facts.checkpoints { slot.base_tid } else { Tid(0) }
 }
@@ -64,7 +62,6 @@ pub enum StreamedImages {
     Keep,
 }
 
-/// A finished record with its way made.
 pub struct Ready {
     pub way: Way,
     pub crc: u32,
@@ -80,7 +77,6 @@ pub struct Log {
     group: Arc<Group>,
     /// A long record's first or last block, as far as it is filled.
     part: Vec<u8>,
-    /// The next streamed image's byte in the file.
     stream_tail: u64,
     /// Records share blocks: only where a torn write spares its neighbours.
     pack: bool,
@@ -89,13 +85,13 @@ pub struct Log {
     /// The newest slot is not flushed: the first record's flush covers it (rule
     /// SlotWithFirstRecord).
     tentative: bool,
-    /// This process continues a session and has written no slot. An earlier home may fit the newest
-    /// or the older slot, so the close is flushed (rule SlotWithFirstRecord).
+    /// This process has written no slot of the session. An earlier home may fit the newest or the
+    /// older slot, so the close is flushed (rule SlotWithFirstRecord).
     recovered: bool,
     /// The session began here or earlier.
     begins: u64,
-    /// Bytes before it that prove the last close: no record goes there until the mark is durable
-    /// (rule CloseProven).
+    /// Bytes before `begins` that prove the last close, until the mark is durable (rule
+    /// CloseProven).
     proof_bytes: u64,
     /// The log had its seal at the session's start, and has kept its length.
     is_sealed: bool,
@@ -106,7 +102,7 @@ pub struct Log {
 #[derive(Debug)]
 pub struct Way {
     at: LogOffset,
-    /// Position in the file of the last block of a long, already written record.
+    /// The last block of a long record, which is written already.
     written: Option<u64>,
 }
 
@@ -116,7 +112,6 @@ pub struct WrittenRecord {
     at: LogOffset,
     len: u64,
     crc: u32,
-    /// A last, unfilled block, and its position in the file.
     tail: Vec<u8>,
     position: u64,
     durable: bool,
@@ -133,8 +128,7 @@ impl WrittenRecord {
 }
 
 impl Log {
-    /// Fills the log with written zeros, no valid slot. Not flushed; [`Log::start`] with `all` does
-    /// that.
+    /// Writes zeros and no valid slot. [`Log::start`] with `all` flushes them.
     pub fn create(log: LogFile, ring_bytes: u64, block_bytes: u32) -> Result<LogFile> {
         let what = || format!("cannot create the log {}", log.path.display());
         let total =
@@ -144,8 +138,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Takes a log into use behind `slot`, which is flushed before any other write (invariant I3);
-    /// with `all`, so is the rest of the log.
+    /// The slot is flushed before any other write (invariant I3); with `all`, so is the rest of the
+    /// log.
     pub fn start(log: LogFile, mut slot: Slot, pack: bool, all: bool) -> Result<Log> {
         slot.start = LogOffset(slot.start.0.next_multiple_of(u64::from(slot.block_bytes)));
         let begins = slot.start.0;
@@ -154,8 +148,7 @@ impl Log {
         Ok(started)
     }
 
-    /// The same without a flush, for a session that follows the one before (rule
-    /// SlotWithFirstRecord).
+    /// The session follows the one before, so no flush is needed (rule SlotWithFirstRecord).
     pub fn begin(log: LogFile, slot: Slot, pack: bool) -> Result<Log> {
         let begins = slot.start.0;
         let mut begun =
@@ -197,8 +190,7 @@ impl Log {
         }
     }
 
-    /// Home's mark is written, not flushed: the first record's flush covers it while the log has
-    /// `seal`. Until then no record goes to the `proof_bytes` before the first (rules
+    /// Until the first record's flush no record goes to the `proof_bytes` before it (rules
     /// MarkWithFirstRecord and CloseProven).
     pub fn mark_with_first_record(&mut self, home: Arc<dyn DiskFile>, seal: FileSeal, proof_bytes: u64) {
         self.group.mark_written(home, seal);
@@ -232,7 +224,7 @@ impl Log {
         }
     }
 
-    /// Continues behind other processes' records; nothing of this process is pending.
+    /// Nothing of this process is pending.
     pub fn resume(&mut self, slot: &Slot, cursor: &LogCursor, durable: Tid) -> Result<()> {
         let block = u64::from(slot.block_bytes);
         let in_block = cursor.tail.0 % block;
@@ -260,8 +252,7 @@ impl Log {
         Ok(())
     }
 
-    /// Between calls: live records fit the ring, and TIDs lie between the slot's home and its
-    /// ceiling (rules RecordChain, OneNumberOneState).
+    /// Holds between calls (rules RecordChain, OneNumberOneState).
     fn check(&self) {
         let Slot { start, ring_bytes, base_tid, tid_ceiling, .. } = self.slot;
         debug_assert!(start <= self.tail && self.tail.0 - start.0 <= ring_bytes, "{:?} behind {start:?}", self.tail);
@@ -273,7 +264,6 @@ impl Log {
         LogCursor { tail: self.tail, prev_crc: self.prev_crc, last_tid: self.last_tid, first: self.slot.start }
     }
 
-    /// Another process's streamed images end at byte `streamed_end`.
     pub fn stream_found(&mut self, streamed_end: u64) {
         self.stream_tail = streamed_end.next_multiple_of(STREAM_UNIT).max(self.ring_end());
     }
@@ -382,8 +372,7 @@ impl Log {
             .ok_or_else(|| Error::Misuse(format!("a record of {len} bytes was appended to a log without room for it")))
     }
 
-    /// Writes a record `at` the place of [`Log::place_of`], behind all pushed ones, flushed if
-    /// `flush`. [`Log::push_prepared`] makes it count. A failure poisons.
+    /// Writes behind all pushed records; [`Log::push_prepared`] makes it count. A failure poisons.
     pub fn write_prepared(
         &self,
         record: &[u8],
@@ -411,7 +400,6 @@ impl Log {
         Ok(WrittenRecord { at, len: record.len() as u64, crc, tail, position: tail_position, durable: flush })
     }
 
-    /// The caller publishes `state` under the same lock.
     pub fn push_prepared(&mut self, written: &WrittenRecord, state: &Arc<State>) {
         debug_assert!(written.at >= self.tail && state.tid > self.last_tid, "rule RecordChain: {written:?}, {state:?}");
         self.group.push_prepared(&written.tail, written.position, state, written.durable);
@@ -423,8 +411,7 @@ impl Log {
         self.check();
     }
 
-    /// Writes all but the first and last block, which goes to `part`; returns that one's position
-    /// in the file.
+    /// All but the first and last block, which goes to `part` and whose position is returned.
     fn write_long(&mut self, record: &[u8]) -> Result<u64> {
         let what = || format!("cannot write to the log {}", self.log.path.display());
         let file = &self.log.file;
@@ -462,8 +449,7 @@ impl Log {
         self.check();
     }
 
-    /// Writes an image behind the ring, or over the same transaction's older one at `position`.
-    /// Returns its byte position.
+    /// An older image of the same transaction at `position` is overwritten.
     pub fn stream(&mut self, image: &[u8], position: Option<u64>) -> Result<u64> {
         let position = position.unwrap_or(self.stream_tail);
         if u32::try_from(position / STREAM_UNIT).is_err() {
@@ -483,7 +469,6 @@ impl Log {
         self.stream_tail > self.ring_end()
     }
 
-    /// Gives the space from `position` on back.
     pub fn stream_drop(&mut self, position: u64) -> Result<()> {
         let position = position.max(self.ring_end());
         if self.stream_tail > position {
@@ -524,8 +509,7 @@ impl Log {
         self.begin_at(&self.cursor(), state, facts)
     }
 
-    /// Home holds `state`, that of the record before `from`, durable: writes a slot with live
-    /// records from there.
+    /// The same for `state` before the record at `from`, which stays live.
     pub fn begin_at(&mut self, from: &LogCursor, state: &State, facts: Facts) -> Result<()> {
         debug_assert!(state.tid == from.last_tid && from.tail <= self.tail, "{from:?} is not behind {}", state.tid);
         debug_assert!(self.slot.start <= from.tail && self.group.durable() >= state.tid, "rule HomeBeforeSlot");
@@ -543,8 +527,7 @@ impl Log {
         self.write_slot()
     }
 
-    /// Moves an empty, durable ring to its first byte: elsewhere as little as half of it may be
-    /// contiguous.
+    /// In an empty ring elsewhere, as little as half of it may be contiguous.
     pub fn rewind(&mut self) -> Result<()> {
         debug_assert!(self.live_bytes() == 0 && self.group.is_quiet(), "only an empty ring can be rewound");
         self.tail = LogOffset(self.tail.0.next_multiple_of(self.slot.ring_bytes));
@@ -554,8 +537,7 @@ impl Log {
         self.write_slot()
     }
 
-    /// Whether the records can stay in a ring of `ring_bytes`: their one lap begins where one of
-    /// that ring does.
+    /// Their one lap must begin where one of that ring does.
     pub fn fits_longer(&self, ring_bytes: u64) -> bool {
         let begin = self.slot.start.0 - self.slot.start.0 % self.slot.ring_bytes;
         begin.is_multiple_of(ring_bytes) && self.tail.0 - begin <= self.slot.ring_bytes
@@ -607,8 +589,8 @@ impl Log {
         if std::mem::take(&mut self.older_slot) { self.write_slot() } else { Ok(()) }
     }
 
-    /// Whether a recovery with home still marked finds proof of the close in any remains of
-    /// [`Log::invalidate`]: all records, the clean slot, or a tombstone (rule CloseProven).
+    /// Any remains of [`Log::invalidate`] prove the close to a recovery: all records, the clean
+    /// slot, or a tombstone (rule CloseProven).
     pub fn proves_close(&self) -> bool {
         self.owns_slot() && !self.decided_elsewhere
     }
@@ -618,9 +600,9 @@ impl Log {
         self.has_begun() && !self.recovered
     }
 
-    /// With the mark off, flushed unless [`Log::proves_close`]: leaves nothing readable (rule
-    /// NothingLeftBehind) and shrinks a grown ring (rule SlotBeforeReuse). Flushed only if the file
-    /// shrinks: the next session looks again.
+    /// The mark is off, flushed unless [`Log::proves_close`]. Leaves nothing readable (rule
+    /// NothingLeftBehind) and shrinks a grown ring (rule SlotBeforeReuse). It flushes only if the
+    /// file shrinks: the next session looks again.
     pub fn invalidate(&mut self, stream: StreamedImages, system_start: Option<u64>) -> Result<()> {
         // The next session may begin without a flush: it proves this slot durable, and no older one
         // counts (rule SlotWithFirstRecord).
@@ -662,14 +644,13 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the newest slot, durable, over the older one, which needs more of the log than
-    /// remains (rule SlotBeforeReuse).
+    /// The older slot needs more of the log than remains (rule SlotBeforeReuse).
     pub fn repeat_slot(&mut self) -> Result<()> {
         self.older_slot = false;
         self.write_slot()
     }
 
-    /// Cuts off all behind the ring, once no slot leads there (rule SlotBeforeReuse).
+    /// No slot leads there any more (rule SlotBeforeReuse).
     pub fn give_rest_back(&mut self, ring_bytes: u64) -> Result<()> {
         let is_longer = self.is_longer()?;
         if ring_bytes > self.slot.ring_bytes || is_longer {
@@ -688,7 +669,7 @@ impl Log {
         self.slot.position()
     }
 
-    /// Flushes the slot and all of the log since the session began.
+    /// Flushes all of the log since the session began.
     fn write_slot(&mut self) -> Result<()> {
         self.recovered = false;
         if !keeps(Case::SlotFlushed) {
@@ -713,7 +694,6 @@ impl Log {
     }
 }
 
-/// Of transactions without a record.
 #[cfg(feature = "research")]
 impl Log {
     pub fn skip(&mut self, tid: Tid) {
@@ -908,7 +888,6 @@ mod tests {
         assert_eq!((c.writes, c.durable_writes, c.syncs), (0, 100, 0));
     }
 
-    /// Records of one write share blocks.
     #[test]
     fn a_commit_alone_is_one_block() {
         let disk = SimDisk::new(SimConfig { trace: true, ..SimConfig::default() });

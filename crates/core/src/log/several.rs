@@ -1,15 +1,8 @@
-//! Transactions over several files: committed in all or in none, by a decision in one file's log.
-//!
-//! ```text
-//!  SQLite: super-journal, xSync          all files commit by their logs, so it stays in memory
-//!  FCNTL_SYNC, file by file              a prepared record in each log, flushed: UNDECIDED
-//!  SQLite removes the super-journal      the decision, durable, in the first file's log: COMMITTED
-//!  FCNTL_COMMIT_PHASETWO, file by file   the record counts, and readers see it
-//! ```
+//! Transactions over several files: committed in all or in none, by a decision in one file's log
+//! (`docs/commit.md` has the steps).
 //!
 //! A prepared record is its log's last until decided, and names the log of the decision, where a
-//! process looks if the owner died. If one file cannot commit by its log, the super-journal is an
-//! ordinary file and all files step aside.
+//! process looks if the owner died.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,7 +33,6 @@ pub struct Several {
 /// This process's undecided record.
 pub struct Undecided {
     pub several: Arc<Several>,
-    /// The record's place: its log, its slot, from and to.
     pub log: LogFile,
     pub slot: Slot,
     pub from: LogOffset,
@@ -88,7 +80,7 @@ impl Several {
     }
 }
 
-/// By the journals that a super-journal names; `None` if another file is named.
+/// `None` if another file is named.
 pub fn databases_of(journals: &[u8]) -> Option<Vec<PathBuf>> {
     if journals.len() > BYTES_MAX {
         return None;

@@ -65,7 +65,7 @@ impl Slot {
         at::BLOCKS_BEFORE_RING * u64::from(self.block_bytes)
     }
 
-    /// Byte in the file; the two alternate.
+    /// The two alternate.
     pub fn position(&self) -> u64 {
         let block = u64::from(self.block_bytes);
         if self.sequence.is_multiple_of(2) { block } else { block.saturating_mul(2) }

@@ -38,7 +38,7 @@ impl Tombstone {
     }
 }
 
-/// Zeros or tombstones alone.
+/// Whether nothing else is left.
 pub fn is_wiped(sectors: &[u8]) -> bool {
     is_zeros(sectors) || sectors.chunks(SECTOR_BYTES).all(|s| is_zeros(s) || Tombstone::decode(s).is_some())
 }

@@ -34,7 +34,7 @@ impl ReadAhead {
         self.next_count = 0;
     }
 
-    /// The image, if read ahead for `state`, which finds the page in home.
+    /// `state` must find the page in home.
     pub fn get(&mut self, page: PageNo, state: &Arc<State>) -> Option<&[u8]> {
         let nth = page.0.checked_sub(self.first).filter(|n| *n < self.count)?;
         let is_of = self.state.as_ref().is_some_and(|of| Arc::ptr_eq(of, state));

@@ -1,5 +1,4 @@
-//! How a record becomes versions in a page table. Its bytes are absolute; pages are not parsed
-//! (rule AbsoluteBytes).
+//! How a record becomes versions in a page table.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -25,8 +24,8 @@ pub struct RecordSource<'a> {
     pub home: &'a dyn Fn(PageNo, &mut [u8]) -> Result<()>,
 }
 
-/// Bytes of replayed images in memory; more go to a temporary file. A record of thirteen bytes can
-/// name a page of 64 KiB, a log of megabytes ask for gigabytes (invariant I6).
+/// More images go to a temporary file: a record of thirteen bytes can name a page of 64 KiB, a log
+/// of megabytes ask for gigabytes (invariant I6).
 pub const REPLAYED_BYTES: u64 = 32 << 20;
 
 /// Older versions have no reader: one place per page.
@@ -41,7 +40,6 @@ impl<'a> Overflow<'a> {
         Overflow { disk, path, images: ImageFile::default() }
     }
 
-    /// For a page now at `old`.
     fn place(&mut self, table: &PageTable, old: &ImageLocation, image: Vec<u8>) -> Result<ImageLocation> {
         const WHAT: &str = "cannot keep a replayed image in a temporary file beside";
         if table.new_bytes() < REPLAYED_BYTES {
@@ -58,7 +56,6 @@ impl<'a> Overflow<'a> {
     }
 }
 
-/// Images are made on demand.
 pub struct DeferredChanges {
     chains: Chains,
     /// Home has this page in part.
@@ -66,7 +63,6 @@ pub struct DeferredChanges {
 }
 
 impl DeferredChanges {
-    /// For records behind `slot`.
     pub fn new(slot: &Slot, home_bytes: u64) -> Result<DeferredChanges> {
         let page_bytes = u64::from(slot.page_bytes.max(1));
         let home_pages = u32::try_from(home_bytes / page_bytes).unwrap_or(u32::MAX);
@@ -74,7 +70,7 @@ impl DeferredChanges {
         Ok(DeferredChanges { chains: Chains::new(slot.page_bytes, home_pages, slot.ring_bytes)?, cut })
     }
 
-    /// Whether the changes may wait: memory is there, and no streamed image covers them.
+    /// Whether memory is there, and no streamed image covers the changes.
     pub fn takes(&self, record: &Record<'_>) -> bool {
         record.head.stream.count == 0 && self.chains.has_room(record.bytes())
     }
@@ -108,7 +104,6 @@ pub fn apply(
 }
 
 impl RecordApplier<'_, '_> {
-    /// Changes that may wait go to `later`.
     pub fn apply(
         &mut self,
         state: &State,
@@ -152,8 +147,7 @@ impl RecordApplier<'_, '_> {
         Ok(state.after(tid, slot.page_bytes, record.head.page_count, record.head.change_counter, header))
     }
 
-    /// Makes the image of `change` the newest of `page`, if it may not wait. Returns the header if
-    /// it is page 1.
+    /// Returns the header if the page is page 1.
     fn change(
         &mut self,
         page: PageNo,

@@ -1,9 +1,7 @@
-//! Changes that recovery found, until their images are needed: bytes of entries, and a chain of
-//! them per page.
-//!
-//! A chain begins over home or zeros. Its bytes are absolute, so home may be anything between the
-//! first record's base and the last one's result (rule AbsoluteBytes). Before home gets newer,
-//! images that snapshots need are made (rule OldImageKept).
+//! Changes that recovery found, until their images are needed. A chain begins over home or zeros.
+//! Its bytes are absolute, so home may be anything between the first record's base and the last
+//! one's result (rule AbsoluteBytes). Before home gets newer, images that snapshots need are made
+//! (rule OldImageKept).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -16,23 +14,20 @@ use crate::base::memory::{self, Room};
 use crate::base::types::{PageNo, Tid};
 use crate::log::record::{Form, PageChange};
 
-/// Bytes of entries; images of later ones are made at once.
+/// Images of later entries are made at once.
 const BYTES_MAX: u64 = 8 << 20;
-/// Bytes wasted on pages whose image was made anyway: pages that change so often get images at
-/// once.
+/// Pages that change so often get images at once.
 const WASTED_BYTES: u64 = 16 << 10;
 
-/// No link.
 const NONE: u32 = u32::MAX;
 /// The page has an image.
 const MADE: u32 = u32::MAX - 1;
 
 struct Link {
-    /// Previous link, or [`NONE`].
     before: u32,
     at: u32,
     len: u32,
-    /// With earlier links.
+    /// Earlier links count.
     chain_bytes: u32,
     form: Form,
     tid: Tid,
@@ -49,9 +44,7 @@ struct Entries {
 
 pub struct Chains {
     entries: Entries,
-    /// To its last link, or [`MADE`].
     last: FxHashMap<PageNo, u32>,
-    /// Of chains whose images were made.
     wasted_bytes: u64,
 }
 
@@ -114,7 +107,6 @@ impl Chains {
         Ok(ChangeFate::Waits)
     }
 
-    /// The image behind the link `last`, over the one that `home` reads.
     pub fn image(
         &self,
         page: PageNo,
@@ -148,7 +140,6 @@ impl Unmade {
         Some(self.entries.links.get(*self.last.get(&page)? as usize)?.tid)
     }
 
-    /// The same as [`Unmade::get`], and removes it.
     pub fn take(&mut self, page: PageNo) -> Option<(Tid, ChangeChain)> {
         let last = self.last.remove(&page)?;
         self.chain(last)
@@ -180,12 +171,11 @@ impl ChangeChain {
         self.entries.page_bytes
     }
 
-    /// Whether both are the same.
     pub fn is(&self, other: &ChangeChain) -> bool {
         Arc::ptr_eq(&self.entries, &other.entries) && self.last == other.last
     }
 
-    /// `home` is read if the chain needs it, and returns its length. `None`: home is shorter than
+    /// `home` returns its length, and is read if the chain needs it. `None`: home is shorter than
     /// at recovery.
     pub fn image(&self, page: PageNo, home: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<Option<Vec<u8>>> {
         self.entries.image(page, self.last, home)

@@ -3,7 +3,6 @@
 
 use crate::base::types::{PageNo, Tid};
 
-/// Sorted by TID.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshots(Vec<PinnedSnapshots>);
 
@@ -11,7 +10,6 @@ pub struct Snapshots(Vec<PinnedSnapshots>);
 struct PinnedSnapshots {
     tid: Tid,
     count: usize,
-    /// Size of the state in pages.
     pages: u32,
 }
 
@@ -43,12 +41,10 @@ impl Snapshots {
         self.has_any(tid, tid.next())
     }
 
-    /// Whether a TID in `from..until` is pinned.
     pub fn has_any(&self, from: Tid, until: Tid) -> bool {
         self.0.get(self.below(from)).is_some_and(|pinned| pinned.tid < until)
     }
 
-    /// Whether a state in `from..until` that has `page` is pinned.
     pub fn has_any_with(&self, page: PageNo, from: Tid, until: Tid) -> bool {
         let mut from = self.0.iter().skip(self.below(from)).take_while(|pinned| pinned.tid < until);
         from.any(|pinned| page.0 <= pinned.pages)
@@ -58,7 +54,7 @@ impl Snapshots {
         self.0.iter().map(|pinned| pinned.tid)
     }
 
-    /// Distinct TIDs of pinned states that have `page`, in order.
+    /// Each TID comes once, in order.
     pub fn tids_with(&self, page: PageNo) -> impl Iterator<Item = Tid> {
         self.0.iter().filter(move |pinned| page.0 <= pinned.pages).map(|pinned| pinned.tid)
     }

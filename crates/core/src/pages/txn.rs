@@ -16,7 +16,6 @@ use crate::sqlite_format::home::State;
 
 pub enum TxnStage {
     Open,
-    /// Only publication and flush are left.
     Prepared(PreparedCommit),
 }
 
@@ -29,7 +28,7 @@ pub struct PreparedCommit {
     /// The scheme commits it instead of a record.
     pub own: Option<Box<dyn Any + Send>>,
     pub changed: bool,
-    /// The record, if already in the log and undecided.
+    /// The record is in the log already, undecided.
     pub written: Option<Box<WrittenRecord>>,
 }
 
@@ -56,7 +55,6 @@ impl PreparedCommit {
 pub struct ChangedPage {
     pub page: PageNo,
     pub new: Image,
-    /// If the page existed and the scheme needs it.
     pub old: Option<Image>,
 }
 
@@ -80,9 +78,7 @@ pub struct Txn {
     pub stage: TxnStage,
     /// It cannot commit: SQLite is rolling it back (rule MergeIsSerial).
     pub doomed: bool,
-    /// Set by FCNTL_SYNC if it spans several files.
     pub several: Option<Arc<Several>>,
-    /// SQLite synced the database file since FCNTL_SYNC.
     pub synced: bool,
     /// SQLite's syncs until FCNTL_SYNC were those of `synchronous=NORMAL`.
     pub normal: bool,
@@ -107,7 +103,6 @@ impl Txn {
         }
     }
 
-    /// SQLite was given these `bytes`.
     pub fn note_read(&mut self, page: PageNo, bytes: &[u8]) {
         if self.read.len() < READ_PAGES
             && let Ok(image) = Image::copy(bytes)
@@ -116,7 +111,6 @@ impl Txn {
         }
     }
 
-    /// If SQLite was given it.
     pub fn take_read(&mut self, page: PageNo) -> Option<Image> {
         let at = self.read.iter().position(|(read, _)| *read == page)?;
         Some(self.read.swap_remove(at).1)

@@ -1,8 +1,6 @@
 //! A session that ended in order, whose mark a power cut brought back: the last close does not
-//! flush the mark's removal.
-//!
-//! Home was flushed before the mark came off, so it has all of the session. The log proves it,
-//! however much of the close is on the medium (rule CloseProven).
+//! flush the mark's removal, for the log proves that home has all of the session (rule
+//! CloseProven).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -24,8 +22,7 @@ pub struct Closed {
     pub waits: bool,
 }
 
-/// Asks whether the log proves that the mark's session ended with all of it in home. The caller has
-/// the log to itself.
+/// The caller has the log to itself.
 pub fn closed(db: &Database, log: &LogFile, session: u64) -> Result<Option<Closed>> {
     let mut evidence = HomeAndLog::new(db, log)?;
     let Some(mark) = evidence.mark().filter(|mark| mark.session == session) else { return Ok(None) };

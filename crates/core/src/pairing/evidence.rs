@@ -1,5 +1,5 @@
 //! The facts about a database file and its log that `judge.rs` asks for, and the outcome of its
-//! answer: the replayed state, or an error that names the mismatch.
+//! answer.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -56,7 +56,6 @@ impl<'a> HomeAndLog<'a> {
         })
     }
 
-    /// The records end at `told`.
     pub fn ending(self, told: Option<Tid>) -> Self {
         HomeAndLog { told, ..self }
     }
@@ -87,7 +86,7 @@ impl<'a> HomeAndLog<'a> {
         self.left
     }
 
-    /// Its slot and all slots come with it, if the session continues; else the error.
+    /// The slot that counts and all slots come with it; else the error names the mismatch.
     pub fn into_replayed(self, pairing: &Pairing) -> Result<(Replayed, Slot, Vec<Slot>)> {
         match (pairing, self.led) {
             (Pairing::Fits(_) | Pairing::NeverBegun, Some((slot, Some(replayed)))) => Ok((replayed, slot, self.slots)),
@@ -194,7 +193,7 @@ impl Evidence for HomeAndLog<'_> {
         Ok(self.lead(slot.clone(), false))
     }
 
-    /// Builds the slot that the session would have had, as home says.
+    /// Home tells of the slot that the session would have had.
     fn replay_nothing(&mut self) -> Result<Lead> {
         let (Some(mark), Some(newest)) = (self.mark(), self.slots.first()) else { return Ok(Lead::Damaged) };
         let (state, _) = self.db.read_state()?;

@@ -1,8 +1,5 @@
-//! Whether a database file and a log belong together. Only [`judge`] decides this; an open, a
-//! recovery on request, `onewrite check` and the placing of a mark act on its answer.
-//!
-//! It reads no file: [`Evidence`] answers questions, each at the cost of reading slots, records or
-//! the ring, and only where the answer counts.
+//! Whether a database file and a log belong together: [`judge`] alone decides. It reads no file,
+//! and asks [`Evidence`] only where the answer counts, for slots, records or the ring cost a read.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
@@ -59,13 +56,10 @@ impl Pairing {
     }
 }
 
-/// Where the records lead from a marked home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lead {
     There,
-    /// The records begin behind home.
     HomeOlder,
-    /// No record led to home's state.
     HomeNewer,
     Damaged,
 }
@@ -145,7 +139,6 @@ fn by_records(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<Pairing> 
     })
 }
 
-/// Judges as far as mark and slots tell.
 fn by_slots(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<Pairing> {
     let Some(newest) = evidence.slots().first().cloned() else { return Ok(Pairing::Damaged) };
     if newest.session == mark.session {
@@ -161,9 +154,8 @@ fn by_slots(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<Pairing> {
     }
 }
 
-/// The slot that counts, if the newest is of a recovery that crashed before it marked home, without
-/// a record: it can be repeated (invariant I8). A slot lost between the two would be of a session
-/// that is over.
+/// The newest slot may be of a recovery that crashed before it marked home, without a record: it
+/// can be repeated (invariant I8). A slot lost between the two would be of a session that is over.
 pub fn before_recovery(slots: &[Slot], session: u64) -> Option<&Slot> {
     let newest = slots.first()?;
     let is_before =
@@ -304,7 +296,6 @@ mod tests {
         }
     }
 
-    /// Each relation of slots to a mark of [`SESSION`] at [`LAST`], by name.
     fn logs() -> Vec<(&'static str, Vec<Slot>)> {
         let own = |sequence| slot(sequence, SESSION, true, Tid(80));
         let next = session_after(SESSION, 5);
@@ -326,7 +317,6 @@ mod tests {
     }
 
     fn left(records: u64, has_rot: bool, ahead: u32, is_noted: bool) -> Left {
-        // Wrapping.
         let counter = u32::MAX;
         Left { records, has_rot, counter, home_counter: counter.wrapping_add(ahead), is_noted }
     }
@@ -360,7 +350,6 @@ mod tests {
         }
     }
 
-    /// The first match counts.
     fn row(log: &str, told: &Told) -> &'static str {
         let mark = told.mark.unwrap();
         let goes_on = match log {
@@ -457,7 +446,6 @@ mod tests {
         }
     }
 
-    /// The counter after a recovery of an in-page scheme.
     #[test]
     fn a_home_at_the_ceiling_of_its_slot() {
         let rested = Slot { in_place: true, page_count: PAGE_COUNT_IN_HOME, ..slot(4, SESSION, true, LAST) };

@@ -1,6 +1,5 @@
-//! Replay: the live records of a log become versions in a page table, over home. Writes nothing.
-//! Most images are made when first needed (`pages/chains.rs`): whether a record counts depends on
-//! its bytes alone.
+//! Replay: the live records of a log become versions in a page table, over home. Most images are
+//! made when first needed (`pages/chains.rs`): whether a record counts depends on its bytes alone.
 //!
 //! Records hold absolute bytes and pages are not parsed (rule AbsoluteBytes), so a page that a
 //! crash tore becomes whole (invariant I8), and a second replay gives the same.
@@ -37,7 +36,6 @@ pub struct Report {
 }
 
 pub struct Replayed {
-    /// Images newer than home.
     pub table: PageTable,
     /// Newest committed state.
     pub state: State,
@@ -65,19 +63,17 @@ struct Replay<'a> {
     slot: &'a Slot,
 
     accept_loss: bool,
-    /// Images wait until needed, if memory allows.
     waits: bool,
 }
 
-/// Replays over home, and writes nothing. With `accept_loss`, a damaged record ends the log.
-/// `told`: the newest written transaction, if known.
+/// Writes nothing. With `accept_loss`, a damaged record ends the log. `told`: the newest written
+/// transaction, if known.
 pub fn replay(db: &Database, log: &LogFile, slot: &Slot, told: Option<Tid>, accept_loss: bool) -> Result<Led> {
     Replay { db, log, slot, accept_loss, waits: true }.run(told)
 }
 
 impl Replay<'_> {
-    /// `rot`: the first transaction that cannot be read, and one behind it that can. They are given
-    /// up only on demand.
+    /// `rot`: the first transaction that cannot be read, and one behind it that can.
     fn allow_loss(&self, rot @ (lost, seen): (Tid, Tid)) -> Result<(Tid, Tid)> {
         if self.accept_loss {
             return Ok(rot);
@@ -296,7 +292,6 @@ mod tests {
         }
     }
 
-    /// Two records of some kilobytes.
     #[test]
     fn a_log_that_names_more_than_memory_should_hold() {
         let disk = SimDisk::new(SimConfig { capacity: 1 << 28, ..SimConfig::default() });

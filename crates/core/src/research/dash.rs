@@ -37,7 +37,6 @@ const RUN_BYTES: usize = 1 << 20;
 #[derive(Default)]
 pub struct Dash {
     second: Mutex<Option<Second>>,
-    /// It may have the database's name.
     id: Mutex<Option<FileId>>,
 }
 
@@ -131,7 +130,6 @@ impl Dash {
         Ok(())
     }
 
-    /// A durable copy of home.
     fn make(&self, db: &Database, home: &HomeFile) -> Result<Second> {
         let what = || db.what("cannot make the second file of");
         let path = path(db);
@@ -210,7 +208,7 @@ fn fill(db: &Database, file: &dyn DiskFile) -> Result<()> {
     file.sync().context(what)
 }
 
-/// Exchanges durably. `CantOpen` where that is impossible.
+/// `CantOpen` where the names cannot be exchanged.
 fn exchange(db: &Database, shadow: &mut Second) -> Result<()> {
     let what = || format!("cannot exchange the names of {} and its second file", db.path.display());
     let second = path(db);

@@ -1,5 +1,5 @@
-//! Schemes of the research, to compare the ring with, and no protection at all. Only the table of
-//! schemes names them; [`place`] is the commit in place of the in-page schemes.
+//! Schemes of the research, to compare the ring with. Only the table of schemes names them;
+//! [`place`] is the commit in place of the in-page schemes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,6 @@ pub mod roll_back;
 pub mod trailer;
 pub mod undo;
 
-/// The scheme called `name`, with nothing under way.
 pub fn of(name: ResearchName) -> Arc<dyn Scheme> {
     match name {
         ResearchName::InPage => Arc::new(in_page::InPage::default()),

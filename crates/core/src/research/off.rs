@@ -50,7 +50,6 @@ impl Scheme for Off {
     }
 }
 
-/// Flushes unless `synchronous` is below FULL.
 fn overwrite(
     db: &Database,
     live: &mut LiveDatabase,

@@ -1,6 +1,3 @@
-//! Committing in place: pages of home are overwritten and flushed, while snapshots read the old
-//! images.
-
 use std::sync::atomic::Ordering;
 
 use crate::base::error::{IoContext, Result};
@@ -19,7 +16,6 @@ use crate::sqlite_format::home::State;
 /// The kernel copies it into its cache at once: a dying process cannot leave half.
 pub const PAGE_BYTES_MAX: u32 = 4096;
 
-/// Pages with trailers, written in place.
 pub struct Placement {
     /// Page, new image, home's image if any.
     pub pages: Vec<(PageNo, Image, Option<Image>)>,
@@ -28,7 +24,7 @@ pub struct Placement {
     pub count: usize,
 }
 
-/// Writes durably. Older snapshots keep the old images until the state has changed.
+/// Older snapshots keep the old images until the state has changed.
 pub fn commit(
     db: &Database,
     live: &mut LiveDatabase,

@@ -1,5 +1,5 @@
-//! Recovery of the in-page schemes: scans home for the last transaction in flight. If all of its
-//! pages are there it is committed, else each is undone.
+//! Recovery of the in-page schemes: if all pages of home's last transaction in flight are there it
+//! is committed, else each is undone.
 //!
 //! Only one can be in doubt, for each is flushed before the next one writes. Its pages are
 //! rewritten either way: a failed flush may have left them in the cache only.
@@ -134,10 +134,9 @@ pub fn write_again(
     Ok(())
 }
 
-/// One flush for the in-page transaction, another for its size, the file's end and the mark.
+/// One flush is for the in-page transaction, another for its size, the file's end and the mark.
 /// Without the unflushed slot, `usable_log` still knows that the session is over (rule
-/// CloseWithoutSlot).
-/// False if the log has something to replay or give back.
+/// CloseWithoutSlot). False if the log has something to replay or give back.
 pub fn rest(db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
     let CrashedSession { log, slot, is_newest, table, state, in_doubt, options } = *session;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
@@ -211,7 +210,6 @@ impl Ours {
     }
 }
 
-/// Counts for a home without its log.
 pub fn page_count_without_log(db: &Database, session: u64, page_bytes: u32) -> Result<u32> {
     let mut first = memory::zeros(page_bytes as usize)?;
     db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
@@ -237,7 +235,6 @@ fn with_size(db: &Database, slot: &Slot, first: Option<Vec<u8>>, undone: Option<
     Ok(Some(image))
 }
 
-/// Counts if written behind `slot`.
 fn of_session(db: &Database, slot: &Slot, page: PageNo, image: &[u8], accept_loss: bool) -> Result<Option<Trailer>> {
     let Some(tid) = Ours::behind(slot).tid(image) else { return Ok(None) };
     let trailer = Trailer::of(page, image);

@@ -18,7 +18,6 @@ const MARK: std::ops::Range<usize> = home::SESSION..home::SESSION + home::MARK_B
 pub struct Trailer {
     /// The transaction that wrote the page.
     pub tid: Tid,
-    /// Session of the mark then.
     pub session: u64,
     /// Pages of that transaction.
     pub tx_pages: u32,
@@ -42,7 +41,6 @@ impl Trailer {
         (le_u32(b, at::AT_CRC)? == checksum(page, image)).then_some(trailer)
     }
 
-    /// Adds the checksum.
     pub fn seal(&self, page: PageNo, image: &mut [u8]) {
         let mut b = [0; at::BYTES];
         put(&mut b, at::AT_TID, &self.tid.0.to_le_bytes());
@@ -61,7 +59,6 @@ pub fn set(image: &mut [u8], trailer: &[u8]) {
     put(image, at, trailer);
 }
 
-/// A new checksum, without an undo record.
 pub fn settle(page: PageNo, image: &mut [u8]) {
     let at = image.len().saturating_sub(at::BYTES);
     put(image, at.saturating_add(at::AT_UNDO_AT), &[0; 4]);

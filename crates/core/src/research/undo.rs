@@ -43,7 +43,6 @@ pub struct Edit<'a> {
 struct UndoParts {
     old_node: Option<NodeLayout>,
     new_node: Option<NodeLayout>,
-    /// Ranges besides page header and pointers.
     live: Vec<Range<usize>>,
 }
 
@@ -88,7 +87,6 @@ fn put_record(
     Some(image)
 }
 
-/// Ranges besides page header and pointers.
 fn live(edit: &Edit<'_>, node: Option<&NodeLayout>) -> Vec<Range<usize>> {
     let Some(node) = node else {
         let end = edit.was_free.map_or(edit.before.usable(), |live| live.min(edit.before.usable()));
@@ -106,7 +104,7 @@ fn live(edit: &Edit<'_>, node: Option<&NodeLayout>) -> Vec<Range<usize>> {
     live
 }
 
-/// Puts old live bytes into the unused parts of the new image; into the gap only with `in_gap`.
+/// The gap of the new image takes old bytes only with `in_gap`.
 fn with_old_bytes(edit: &Edit<'_>, parts: &UndoParts, in_gap: bool) -> Option<Vec<u8>> {
     // Without memory the transaction goes through the log.
     let mut image = memory::copy(edit.new).ok()?;
@@ -131,7 +129,6 @@ fn with_old_bytes(edit: &Edit<'_>, parts: &UndoParts, in_gap: bool) -> Option<Ve
     Some(image)
 }
 
-/// Leads from `image`, the new one, to the old one.
 fn encode(edit: &Edit<'_>, image: &[u8], parts: &UndoParts) -> Option<Vec<u8>> {
     let mut record = vec![0; at::FIXED_BYTES];
     put(&mut record, at::AT_TRAILER, edit.old.get(edit.before.reserve().end..)?);
@@ -243,7 +240,6 @@ mod tests {
     const SHAPE: Shape = Shape { page_bytes: SIZE as u32, page_count: 9, pointer_maps: false, reserved_bytes: 32 };
     const ROOMY: Shape = Shape { reserved_bytes: 132, ..SHAPE };
 
-    /// Lays cells out from the end on, `hole` bytes between them.
     fn page(shape: Shape, number: PageNo, kind: u8, cells: &[Vec<u8>], hole: usize, gap: u8) -> Vec<u8> {
         let header_at = if number == PageNo::HEADER { 100 } else { 0 };
         let header_bytes = if kind < 8 { 12 } else { 8 };
@@ -336,7 +332,6 @@ mod tests {
         Trailer { tid: Tid(7), session: 8, tx_pages: 9, change_counter: 10, undo: (0, 0) }
     }
 
-    /// Compares except for gap and free blocks, with its trailer settled.
     fn is_back(shape: Shape, number: PageNo, restored: &[u8], old: &[u8], new: &[u8]) -> bool {
         let mut wanted = old.to_vec();
         if number == PageNo::HEADER {
@@ -465,7 +460,6 @@ mod tests {
         let cells: Vec<Vec<u8>> = (0..8).map(|n| vec![n + 1; 40]).collect();
         let old = page(ROOMY, PageNo(2), 13, &cells, 0, 0);
         let mut new = old.clone();
-        // Cells 4 to 7 are the content's lower half, and become two free blocks.
         let at = ROOMY.usable() - 320;
         new[3..5].copy_from_slice(&4u16.to_be_bytes());
         new[1..3].copy_from_slice(&(at as u16).to_be_bytes());

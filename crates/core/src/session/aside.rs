@@ -1,9 +1,7 @@
 //! Stepping aside: for the rest of one transaction a connection is the plain VFS below.
 //!
-//! For transactions that the log cannot commit: another page size or reserve, `journal_mode=WAL`,
-//! several files that are not all onewrite's. Order (invariants I1, I3): checkpoint → mark off →
-//! real journal written, synced with its directory → pages home, synced. Then SQLite commits by
-//! removing its journal. A real journal and a log with live records never exist together.
+//! The log cannot commit such a transaction (`docs/commit.md`). A real journal and a log with live
+//! records never exist together (invariants I1, I3).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +22,10 @@ use crate::session::mark::MarkRemoval;
 use crate::sqlite_format::home;
 use crate::sqlite_format::journal::VirtualJournal;
 
-/// Bytes of magic and record count.
 const HEAD_BYTES: usize = 12;
 
-/// LIVE → ASIDE, returning the real journal. The caller has the writer's place. BUSY_SNAPSHOT if
-/// others read: SQLite rolls back instead of retrying the half-done commit.
+/// LIVE → ASIDE. The caller has the writer's place. BUSY_SNAPSHOT if others read: SQLite rolls back
+/// instead of retrying the half-done commit.
 pub fn step_aside(
     db: &Database,
     writer: &mut Option<LiveDatabase>,
@@ -109,7 +106,7 @@ pub fn release(db: &Database, me: ConnectionId) -> Result<()> {
     member.map_or(Ok(()), |member| member.not_alone())
 }
 
-/// The last steps without a change. Returns the log's file, and its length once closed.
+/// Returns the log's file, and its length once closed.
 fn make_room(
     db: &Database,
     writer: &mut Option<LiveDatabase>,
@@ -170,7 +167,7 @@ fn plain_commit(
         }
         db.home.write_at(&buf, page.offset(txn.page_bytes)).context(what)?;
     }
-    // Removed and added again without a write: zeros.
+    // Pages removed and added again without a write are zeros.
     let end = u32::try_from(txn.file_bytes / u64::from(txn.page_bytes.max(1))).unwrap_or(u32::MAX);
     for page in (txn.base_limit.min(txn.base.page_count) + 1..=end).map(PageNo) {
         if !txn.pages.contains_key(&page) && txn.streamed.get(page).is_none() {

@@ -1,12 +1,5 @@
-//! Files that are removed, moved or overwritten while in use. A lost log is replaced, with
-//! everything at home; a moved home gives errors; an overwritten home is not written.
-//!
-//! ```text
-//! look       at most once a second, when a write transaction begins
-//! lost log   checkpoint → no reader of an older state → new log and slot, flushed
-//!            → words: REPLACED → mark, flushed
-//! others     see REPLACED when they begin to read, and attach to the new log
-//! ```
+//! Files that are removed, moved or overwritten while in use. A lost log is replaced (rule
+//! LostLogReplaced has the order); a moved home gives errors; an overwritten home is not written.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +18,6 @@ use crate::shared::words::Pins;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Where flushes are free, asking before each commit would take 6 % of it.
 const ASK_EVERY: Duration = Duration::from_millis(1);
-/// Longest wait for older readers, before a new log is made.
 const READERS_LEAVE: Duration = Duration::from_millis(20);
 
 impl Database {
@@ -93,7 +85,6 @@ impl Database {
         self.replace_log(writer)
     }
 
-    /// Whether it is in the directory where it was opened.
     fn is_beside(&self) -> Result<bool> {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
         let beside = self.disk.names_beside(&self.path).unwrap_or_default();
@@ -133,8 +124,7 @@ impl Database {
         self.go_on_with(made, writer, &mut inner).map_err(|e| inner.poison(e))
     }
 
-    /// Waits until no snapshot of any process is older than the newest state, and none begins.
-    /// `Busy` otherwise.
+    /// `Busy` where a snapshot of any process stays older than the newest state.
     fn wait_for_older(&self, inner: &mut MutexGuard<'_, DatabaseState>) -> Result<()> {
         let deadline = Instant::now() + READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
         loop {
@@ -159,8 +149,8 @@ impl Database {
         }
     }
 
-    /// The new log has its first durable slot; it gets the decisions that other files' transactions
-    /// need.
+    /// The new log has its first durable slot, and gets the decisions that other files'
+    /// transactions need.
     pub(super) fn leave_log(
         &self,
         inner: &DatabaseState,
@@ -181,7 +171,6 @@ impl Database {
         Ok(())
     }
 
-    /// Goes on with its turn there.
     fn go_on_with(
         &self,
         made: LiveDatabase,

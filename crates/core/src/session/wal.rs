@@ -1,5 +1,4 @@
-//! Out of SQLite's WAL mode: the WAL's committed pages go home, and the file gets a rollback
-//! journal again.
+//! Out of SQLite's WAL mode.
 //!
 //! The caller keeps all others from the file (rule ModeUnderLock). Each step is durable before the
 //! next (rule WalBeforeHome):
@@ -32,7 +31,6 @@ use crate::disk::{DiskFile, OpenMode};
 use crate::sqlite_format::home::{self, State};
 use crate::sqlite_format::wal::WalHead;
 
-/// Bytes in one call.
 const CHUNK_BYTES: u64 = 256 << 10;
 /// The page that SQLite locks has no frame.
 const GAP_BYTES: u64 = 65536;
@@ -40,11 +38,9 @@ const GAP_BYTES: u64 = 65536;
 struct Committed {
     /// Position of the newest image.
     images: FxHashMap<u32, u64>,
-    /// Pages.
     page_count: u32,
     page_bytes: u32,
     frames: u64,
-    /// Bytes.
     end: u64,
 }
 
@@ -96,7 +92,7 @@ pub fn is_beside(db: &Database) -> Result<bool> {
     Ok(db.disk.exists(db.wal_path()).context(|| db.what("cannot look for the WAL of"))? && db.has_name()?)
 }
 
-/// Acts up to [`discard`]. Returns the reason if it must stay, unchanged.
+/// Acts up to [`discard`]. Returns the reason if the WAL must stay, unchanged.
 pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     let what = || db.what("cannot take out of WAL mode");
     if !db.has_name()? {
@@ -155,15 +151,13 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// Follows [`leave`]. A removal that is undone would put the WAL beside a changed file (rule
-/// WalBeforeHome).
+/// A removal that is undone would put the WAL beside a changed file (rule WalBeforeHome).
 pub fn discard(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the WAL of");
     remove(db, db.wal_path()).context(what)?;
     db.disk.sync_dir_of(db.wal_path()).context(what)
 }
 
-/// Returns false if there is none.
 fn remove(db: &Database, path: &Path) -> io::Result<bool> {
     match db.disk.remove(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
@@ -187,7 +181,7 @@ fn contradicts(state: &State, bytes: u64, committed: Option<&Committed>) -> Opti
     }
 }
 
-/// Needed after a dead process's failed flush: the content may be in the cache only.
+/// After a dead process's failed flush the content may be in the cache only.
 fn write_again(file: &dyn DiskFile, end: u64, what: &dyn Fn() -> String) -> Result<()> {
     let mut buf = memory::zeros_of(CHUNK_BYTES.min(end))?;
     let mut at = 0;
@@ -221,8 +215,8 @@ fn bring_home(db: &Database, file: &dyn DiskFile, committed: &Committed, what: &
     Ok(())
 }
 
-/// Writes the header of a rollback-journal file, with a new counter, as SQLite changes the mode: no
-/// cache is of this state (rule OneNumberOneState).
+/// The counter is a new one, as SQLite changes the mode: no cache is of this state (rule
+/// OneNumberOneState).
 fn put_header(db: &Database, state: &State, page_count: u32, what: &dyn Fn() -> String) -> Result<()> {
     let mut first = [0; at::HEADER_BYTES];
     let got = db.home.read_at(&mut first, 0).context(what)?;

@@ -17,7 +17,7 @@ pub enum FileKind {
     Database,
     /// In WAL mode: passed through.
     Wal,
-    /// No database, or shorter than stated; SQLite reports it.
+    /// It is no database, or shorter than stated; SQLite reports it.
     Foreign,
 }
 
@@ -36,7 +36,6 @@ pub struct HomeMark {
     pub tentative: bool,
 }
 
-/// The checkpoint is under way.
 const PARTIAL: u32 = 1;
 /// The session may have left nothing in the log.
 const TENTATIVE: u32 = 2;
@@ -66,7 +65,7 @@ impl HomeMark {
 /// A state that a snapshot can pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Its transaction; [`Tid::HOME`]: home at attach.
+    /// [`Tid::HOME`]: home at attach.
     pub tid: Tid,
     /// File kind.
     pub kind: FileKind,
@@ -176,8 +175,7 @@ impl State {
         u64::from(self.page_count) * u64::from(self.page_bytes)
     }
 
-    /// The header for a marked home. Its counter is one ahead, so that stock SQLite drops its
-    /// cache.
+    /// Its counter is one ahead, so that stock SQLite drops its cache.
     pub fn marked_header(&self, mark: HomeMark) -> DatabaseHeader {
         let mut h = self.header;
         put(&mut h, at::READ_VERSION, &[at::MARK]);
@@ -193,8 +191,8 @@ impl State {
         }
     }
 
-    /// The header for unmarking. Its counter is unlike any that home had while marked, so that
-    /// stock SQLite drops its cache (rule OneNumberOneState).
+    /// Its counter is unlike any that home had while marked, so that stock SQLite drops its cache
+    /// (rule OneNumberOneState).
     pub fn final_header(&self) -> DatabaseHeader {
         with_counter(self.header, self.change_counter.wrapping_add(2))
     }
@@ -214,14 +212,14 @@ fn with_counter(mut h: DatabaseHeader, counter: u32) -> DatabaseHeader {
     h
 }
 
-/// Sets the change counter, and that the page count holds for it.
+/// The header's page count then holds for that counter.
 pub fn put_counter(header: &mut [u8], counter: u32) {
     for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
         put(header, field, &counter.to_be_bytes());
     }
 }
 
-/// The page size in the header, if valid.
+/// `None` unless valid.
 pub fn page_bytes(header: &[u8]) -> Option<u32> {
     let size = match be_u16(header, at::PAGE_SIZE)? {
         1 => 65536,
@@ -235,7 +233,7 @@ pub fn page_count(header: &[u8]) -> Option<u32> {
     be_u32(header, at::PAGE_COUNT)
 }
 
-/// Whether the header's page count holds: SQLite before 3.7.0 left it stale.
+/// SQLite before 3.7.0 left the page count stale.
 fn states_its_size(first: &[u8]) -> bool {
     let valid_for = be_u32(first, at::VERSION_VALID_FOR);
     first.starts_with(at::MAGIC)
@@ -249,8 +247,8 @@ pub fn reserved(header: &[u8]) -> Option<u8> {
     header.get(at::RESERVED).copied()
 }
 
-/// Whether the header leaves room for a trailer. Other reserved bytes than onewrite's may have
-/// another use; a VACUUM to another page size keeps them.
+/// Reserved bytes that onewrite did not make may have another use; a VACUUM to another page size
+/// keeps them.
 pub fn has_room(header: &[u8]) -> bool {
     let reserved = reserved(header);
     [512, 1024, 2048, 4096].map(trailer::reserved_bytes).into_iter().any(|ours| reserved == Some(ours))
@@ -296,8 +294,7 @@ pub fn empty_marked(page_bytes: u32, mark: HomeMark) -> DatabaseHeader {
     h
 }
 
-/// Gives `new` other counters, so that they alone do not change page 1 (metadata embedding of
-/// LS-MVBT).
+/// Counters alone then do not change page 1 (metadata embedding of LS-MVBT).
 pub fn embed_counters(new: &mut [u8], counters_of: &[u8]) {
     for field in [at::CHANGE_COUNTER, at::VERSION_VALID_FOR] {
         if let Some(old) = counters_of.get(field..field + 4) {
@@ -322,7 +319,7 @@ pub fn same_header(a: &[u8], b: &[u8], but: usize) -> bool {
         && part(at::VERSION_VALID_FOR + 4..a.len())
 }
 
-/// In the header.
+/// Sets the header's page count.
 pub fn put_page_count(header: &mut [u8], page_count: u32) {
     put(header, at::PAGE_COUNT, &page_count.to_be_bytes());
 }

@@ -21,11 +21,10 @@ pub const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 #[derive(Default)]
 pub struct VirtualJournal {
     memory: Vec<u8>,
-    /// Bytes from `MEMORY_BYTES` on.
     spill: Option<Arc<dyn DiskFile>>,
     len: u64,
     last_write_was_header: bool,
-    /// Records were synced before their header: `synchronous` is FULL or EXTRA.
+    /// Records were synced before their header, as under FULL and EXTRA.
     full_sync: bool,
     synced: bool,
 }
@@ -58,7 +57,6 @@ impl VirtualJournal {
         Ok(done)
     }
 
-    /// `temp` makes the file beyond the memory.
     pub fn write_at(
         &mut self,
         data: &[u8],
@@ -136,16 +134,15 @@ impl VirtualJournal {
         self.synced && !self.full_sync
     }
 
-    /// The syncs of the next transaction count afresh.
     pub fn forget_syncs(&mut self) {
         self.synced = false;
         self.full_sync = false;
     }
 
-    /// [`VirtualJournal::read_at`] for a rollback, without the name of a super-journal that is
-    /// `gone`: SQLite would take the journal for stale and keep its cache. The first file's
-    /// rollback removes the super-journal, as it cannot see the others' virtual journals. The name
-    /// stays void: `journal_mode=PERSIST` would keep it (rule RollbackIsReal).
+    /// Leaves out the name of a super-journal that is `gone`: SQLite would take the journal for
+    /// stale and keep its cache. The first file's rollback removes the super-journal, as it cannot
+    /// see the others' virtual journals. The name stays void: `journal_mode=PERSIST` would keep it
+    /// (rule RollbackIsReal).
     pub fn read_to_roll_back(
         &mut self,
         buf: &mut [u8],
@@ -166,7 +163,7 @@ impl VirtualJournal {
         super_journal(self.len, |buf, offset| self.read_at(buf, offset))
     }
 
-    /// Whether it names a super-journal: the transaction spans several files.
+    /// The transaction then spans several files.
     pub fn names_super_journal(&self) -> Result<bool> {
         let mut tail = [0; 8];
         let Some(at) = self.len.checked_sub(8) else { return Ok(false) };
@@ -225,7 +222,6 @@ mod tests {
     #[test]
     fn it_is_a_file_to_whoever_writes_anywhere() {
         use proptest::prelude::*;
-        // Near the end of memory, and of the journal.
         let step = (any::<bool>(), 0..3u8, 0..40_000u64, 1..9_000usize, any::<u8>());
         let mut runner = proptest::test_runner::TestRunner::default();
         let run = runner.run(&prop::collection::vec(step, 1..12), |steps| {

@@ -27,7 +27,7 @@ pub struct NodeLayout {
     pub free: Vec<Range<usize>>,
 }
 
-/// Tells b-tree pages from others in a state.
+/// Tells b-tree pages from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// In bytes.
@@ -100,7 +100,7 @@ impl Shape {
         })
     }
 
-    /// Whether two images are equal: of b-tree pages the used parts, of others all but the reserve.
+    /// Of b-tree pages the used parts count, of others all but the reserve.
     pub fn same(self, page: PageNo, a: &[u8], b: &[u8]) -> bool {
         let equal = |range: Range<usize>| a.get(range.clone()) == b.get(range);
         match (self.node(page, a), self.node(page, b)) {

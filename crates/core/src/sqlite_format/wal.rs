@@ -5,7 +5,6 @@
 
 use crate::base::layout::{be_u32, wal};
 
-/// With the checksum so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalChecksum {
     /// In bytes.
@@ -15,7 +14,7 @@ pub struct WalChecksum {
     sums: (u32, u32),
 }
 
-/// By its first bytes.
+/// A WAL by its first bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WalHead {
     /// Nothing valid.
@@ -90,7 +89,6 @@ mod tests {
     use crate::base::layout::put;
     use proptest::prelude::*;
 
-    /// As SQLite writes them, in either byte order.
     fn sealed(frames: &[(u32, u32, u8)], page_bytes: usize, big_endian: bool) -> Vec<u8> {
         let mut log = vec![0; wal::HEADER_BYTES];
         put(&mut log, wal::AT_MAGIC, &(wal::MAGIC | u32::from(big_endian)).to_be_bytes());

@@ -12,7 +12,6 @@ use onewrite_core::inspect::LogFile;
 use onewrite_core::inspect::Slot;
 use onewrite_core::{Error, LockLevel};
 
-/// With a message that has all of `words`, and no change.
 fn refused(pair: &Pair, words: &[&str]) -> Error {
     let before = pair.bytes();
     let error = lock(&pair.home).expect_err("refused");
@@ -171,7 +170,6 @@ fn an_unknown_option_names_itself_and_the_choices() {
     assert_eq!(pair.bytes(), before);
 }
 
-/// Another file's log loses nothing.
 #[test]
 fn an_unmarked_home_beside_a_live_log_sets_it_aside() {
     for damaged in [false, true] {
@@ -242,7 +240,7 @@ fn a_second_process_joins_and_one_that_wants_the_file_for_itself_is_refused() {
     let pair = crashed(TX);
     let mut first = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     first.lock(LockLevel::Shared).unwrap();
-    // Acts as another process: locks belong to open files.
+    // Locks belong to open files, so this acts as another process.
     let mut second = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     second.lock(LockLevel::Shared).unwrap();
     for process in [&mut first, &mut second] {
@@ -271,7 +269,6 @@ fn a_second_process_joins_and_one_that_wants_the_file_for_itself_is_refused() {
     }
 }
 
-/// After `TX` transactions, and after a recovery and two more: both pairs.
 fn crashed_twice() -> (Pair, Pair) {
     let first = crashed(TX);
     let second = first.copy().again(TX, 2);
@@ -287,7 +284,6 @@ fn the_log_of_before_a_recovery() {
 
 #[test]
 fn the_home_of_before_a_recovery() {
-    // The log has everything.
     let (first, second) = crashed_twice();
     std::fs::copy(&first.home, &second.home).unwrap();
     ends_with_all(&second.copy().home, TX + 2);
@@ -299,7 +295,6 @@ fn the_home_of_before_a_recovery() {
     assert!(matches!(refused(&third, &["older", "different moments"]), Error::CantOpen(_)));
 }
 
-/// Home of one and log of the other, for any number of transactions.
 #[test]
 fn two_recoveries_of_one_crash() {
     let first = crashed(TX);
@@ -355,8 +350,8 @@ fn a_flipped_bit_in_a_slot_behind_a_big_transaction() {
     }
 }
 
-/// After a power cut behind the mark, the session's slot is missing. An older log beside a later
-/// home is another case, and so is a damaged slot (rule SlotWithFirstRecord).
+/// After a power cut behind the mark, the session's slot is missing. A damaged slot is another case
+/// (rule SlotWithFirstRecord).
 #[test]
 fn a_session_that_left_nothing_in_its_log() {
     let whole = crashed(TX);
@@ -389,8 +384,7 @@ fn a_session_that_left_nothing_in_its_log() {
 
 #[test]
 fn the_slot_of_a_session_that_is_over_does_not_count() {
-    // The closing slot was lost, and a later session's is the newest. Only a recovery writes the
-    // very next number.
+    // Only a recovery writes the very next number.
     let whole = crashed(TX);
     let log = LogFile::open(&RealDisk::new(), &whole.log(), OpenMode::ReadOnly).unwrap().unwrap();
     let slot = log.slots().unwrap().remove(0);
@@ -528,7 +522,6 @@ fn a_page_count_of_a_record_is_not_believed_without_its_pages() {
     ends_with_all(&pair.home, TX);
 }
 
-/// Before, between and after two checkpoints.
 #[test]
 fn copies_of_two_moments_with_a_checkpoint_between() {
     let first = crashed(1);
@@ -569,8 +562,7 @@ fn a_mark_that_tells_only_its_session_is_recovered() {
     ends_with_all(&pair.home, TX);
 }
 
-/// Those of the block's records, though each was flushed alone; with own blocks, one
-/// (`docs/faults.md`).
+/// With own blocks, the records are lost one by one (`docs/faults.md`).
 #[test]
 fn a_damaged_last_block_loses_what_it_holds_and_no_more() {
     for (psow, most) in [("1", TX), ("0", 1)] {
@@ -583,7 +575,6 @@ fn a_damaged_last_block_loses_what_it_holds_and_no_more() {
         let last_block = starts[TX as usize - 1] / 4096 * 4096;
         let in_last_block = starts.iter().filter(|at| **at >= last_block).count() as u64;
         assert_eq!(in_last_block, most, "psow={psow}");
-        // To the block's end, and within each alone.
         for (n, start) in (0..TX).zip(&starts).filter(|(_, at)| **at >= last_block) {
             let damaged = pair.copy();
             let mut log = std::fs::read(damaged.log()).unwrap();

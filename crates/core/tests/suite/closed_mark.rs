@@ -1,5 +1,4 @@
-//! The last close takes the mark off without a flush (rule CloseProven): after a power cut at any
-//! later point each file opens as it was closed.
+//! The last close takes the mark off without a flush (rule CloseProven).
 
 use crate::common;
 
@@ -29,7 +28,6 @@ fn write(c: &mut Connection, pages: u32, byte: u8) {
     try_fill(c, pages, byte).unwrap();
 }
 
-/// `times` transactions of `pages` pages, the last one of `byte`.
 fn session(disk: &SimDisk, path: &str, times: u8, pages: u32, byte: u8) {
     let mut c = open(disk, path);
     (0..times).for_each(|n| write(&mut c, pages, byte.wrapping_add(times - 1 - n)));
@@ -40,7 +38,6 @@ fn is_marked(disk: &SimDisk, path: &str) -> bool {
     mark(&disk.snapshot_file(Path::new(path)).unwrap()).is_some()
 }
 
-/// Of page 2, before a close.
 fn found(disk: &SimDisk, path: &str, case: &str) -> u8 {
     let mut c = open(disk, path);
     let mut page = vec![0; PAGE];
@@ -146,7 +143,6 @@ fn a_power_cut_behind_the_recovery_of_a_close_that_gives_the_log_back() {
     assert!(given_back > 5, "{given_back} recoveries gave the log back");
 }
 
-/// The new database of that name gets the log.
 #[test]
 fn a_file_that_is_renamed_behind_its_close_and_replaced() {
     for stop in 0..40 {
@@ -239,7 +235,6 @@ fn a_session_that_follows_another_flushes_twice() {
     }
 }
 
-/// Again and again around the ring.
 #[test]
 fn a_power_cut_anywhere_in_many_short_sessions() {
     let (mut beside_plain, mut beside_older) = (0, 0);
@@ -275,7 +270,7 @@ fn a_power_cut_anywhere_in_many_short_sessions() {
     assert!(beside_plain > 5 && beside_older > 5, "{beside_plain} and {beside_older} of the cases it is about");
 }
 
-/// Its process flushed nothing and is killed: the mark is on the medium before a page of home is
+/// The process is killed without a flush: the mark is on the medium before a page of home is
 /// overwritten (rule MarkWithFirstRecord).
 #[test]
 fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
@@ -292,7 +287,7 @@ fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
         c.commit().unwrap();
         std::mem::forget(c);
         let killed = disk.survive();
-        // Of a too big transaction: no recovery keeps records beside that.
+        // No recovery keeps records beside those of a too big transaction.
         let log = killed.open(Path::new("/db-onewrite"), OpenMode::ReadWrite).unwrap();
         log.write_at(&[1; PAGE], log.len().unwrap()).unwrap();
         killed.stop_after(stop);
@@ -310,7 +305,6 @@ fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
     assert!(unmarked > 20, "{unmarked} cuts took the mark");
 }
 
-/// Put there by hand.
 #[test]
 fn a_log_without_its_seal_is_flushed_by_itself() {
     let disk = SimDisk::new(SimConfig::default());
@@ -329,8 +323,8 @@ fn a_log_without_its_seal_is_flushed_by_itself() {
     c.close().unwrap();
 }
 
-/// Another process takes SHARED again and again, before it sees PENDING: the closing one keeps its
-/// file open, but not its locks.
+/// Another process takes SHARED before it sees PENDING: the closing one keeps its file open, but
+/// not its locks.
 #[test]
 fn a_close_that_fails_leaves_the_database_to_the_next_process() {
     const SHARED: (u64, u64) = (0x4000_0002, 510);

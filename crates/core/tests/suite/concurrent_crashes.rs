@@ -1,5 +1,5 @@
-//! Concurrent writers on a simulated disk whose power is cut: everything acknowledged or seen is
-//! there, whole (I1, I4), and the transactions of all threads have a serial order.
+//! After a power cut everything that concurrent writers acknowledged or saw is there, whole (I1,
+//! I4), and the transactions of all threads have a serial order.
 
 use crate::common::slow;
 
@@ -74,7 +74,6 @@ struct Known {
     conflicts: AtomicU64,
 }
 
-/// As SQLite calls.
 fn commit(c: &mut Connection, t: usize, known: &Known, rng: &mut SplitMix64) -> Result<(), Error> {
     c.lock(LockLevel::Shared)?;
     let mut header = [0; PAGE];

@@ -1,5 +1,5 @@
-//! Threads that commit at the same time on a simulated disk whose power is cut: everything
-//! acknowledged (invariant I1) or seen (I4) is there, whole and in order.
+//! Threads commit at the same time. After a power cut everything acknowledged (invariant I1) or
+//! seen (I4) is there, whole and in order.
 
 use crate::common::slow;
 
@@ -71,7 +71,6 @@ fn number(image: &[u8; PAGE]) -> u64 {
     u64::from_le_bytes(image[..8].try_into().unwrap())
 }
 
-/// As SQLite calls. `flush`: `synchronous=FULL`.
 fn commit(c: &mut Connection, known: &Known, flush: bool) -> Result<(), Error> {
     c.lock(LockLevel::Shared)?;
     c.lock(LockLevel::Reserved)?;
@@ -96,7 +95,6 @@ fn commit(c: &mut Connection, known: &Known, flush: bool) -> Result<(), Error> {
     c.unlock(LockLevel::None)
 }
 
-/// A snapshot is one state, whole.
 fn look(c: &mut Connection, known: &Known, rng: &mut SplitMix64, floor: &mut u64) -> Result<(), Error> {
     c.lock(LockLevel::Shared)?;
     let n = number(&read_page(c, 2)?);

@@ -80,7 +80,6 @@ fn a_transaction_of_which_a_page_is_missing_is_undone() {
     }
 }
 
-/// None is for the log.
 #[test]
 fn recovery_flushes_twice_and_leaves_a_plain_file() {
     for (pages, whole) in [(1, false), (3, true)] {

@@ -10,7 +10,6 @@ use common::{PAGE, write};
 use onewrite_core::disk::sim::SimDisk;
 use onewrite_core::{Connection, LockLevel};
 
-/// When the database grows.
 fn page_1(c: &mut Connection, page_count: u8) -> (u64, Vec<u8>) {
     let mut first = vec![0; PAGE];
     c.lock(LockLevel::Shared).unwrap();
@@ -144,7 +143,6 @@ fn what_grew_in_place_is_there_after_a_checkpoint() {
     assert_eq!((size(&mut crashed), cells(&mut crashed)[0]), (13, 4));
 }
 
-/// A transaction that adds or removes two pages, for `ops` operations of the disk.
 fn cut_short(scheme: &str, grows: bool, ops: u64) -> SimDisk {
     let disk = disk(4096, 32);
     let mut c = open(&disk, scheme);
@@ -171,8 +169,7 @@ fn cut_short(scheme: &str, grows: bool, ops: u64) -> SimDisk {
     disk
 }
 
-/// A process dies in a commit; the power goes at any operation of the recovery; any subset of the
-/// unflushed writes arrives.
+/// Any subset of the unflushed writes arrives.
 #[test]
 fn the_size_outlives_a_power_cut_in_the_recovery_of_a_dead_process() {
     for (scheme, grows) in [("dhl-cc", true), ("dhl-cc", false), ("dhl-tc", true)] {

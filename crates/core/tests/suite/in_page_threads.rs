@@ -1,6 +1,5 @@
-//! Threads that write one database of an in-page scheme on a simulated disk whose power is cut:
-//! they share flushes, and everything acknowledged or seen is there, whole (invariants I1, I4), in
-//! place or through the log.
+//! Threads that write one database of an in-page scheme share flushes. After a power cut everything
+//! acknowledged or seen is there, whole, in place or through the log (invariants I1, I4).
 
 use crate::common::slow;
 
@@ -17,7 +16,6 @@ const PAGE: usize = 512;
 const PAGES: u64 = 40;
 const CELL: usize = PAGE - 32 - 100;
 
-/// After the counter.
 fn pages_of(n: u64) -> impl Iterator<Item = u64> {
     let count = [0, 1, 3, 7][n as usize % 4];
     (0..count).map(move |i| 3 + (n.wrapping_mul(7919) + i) % (PAGES - 2))

@@ -21,7 +21,6 @@ fn read(c: &mut Connection, index: u64) -> Vec<u8> {
     b
 }
 
-/// Everything unflushed is lost.
 fn after_the_worst_crash(disk: &SimDisk, scheme: &str) -> Connection {
     open(&disk.crash_by(&mut |_| 0), scheme)
 }

@@ -22,7 +22,6 @@ fn pages_behind_fcntl_sync_are_committed() {
     c.sync().unwrap();
     c.commit().unwrap();
     c.unlock(LockLevel::None).unwrap();
-    // As after a power cut.
     ends_with_all(&pair.copy().home, 2);
 }
 

@@ -1,6 +1,6 @@
-//! The folders of a crate are layers, listed below and on the page that the list names: a folder
-//! imports only from folders before it. Imports are `use` and paths that begin with `crate` or
-//! `super`; method calls are not seen. Tests may import from anywhere.
+//! The folders of a crate are layers: a folder imports only from folders before it. Imports are
+//! `use` and paths that begin with `crate` or `super`; method calls are not seen. Tests may import
+//! from anywhere.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,6 @@ struct Tree {
     root: &'static str,
     /// In the order of imports. An imported file beside `lib.rs` is a layer of its own.
     layers: &'static [&'static str],
-    /// The page with the same list.
     page: &'static str,
 }
 
@@ -73,7 +72,6 @@ fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
-/// Without tests, by their paths from `root`.
 fn sources(root: &Path, dir: &Path, found: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
@@ -87,7 +85,6 @@ fn sources(root: &Path, dir: &Path, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Without comments and modules of tests.
 fn code(text: &str) -> String {
     let mut kept = String::new();
     let (mut for_tests, mut in_tests) = (false, false);
@@ -112,8 +109,7 @@ fn is_in_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Each path of the tree at the start of `text` gets `before` in front; returns the rest. Without
-/// macros.
+/// Each path of the tree at the start of `text` gets `before` in front. Macros are left out.
 fn read_tree<'a>(text: &'a str, before: &[&'a str], paths: &mut Vec<Vec<&'a str>>) -> &'a str {
     let (mut path, mut rest) = (before.to_vec(), text.trim_start());
     loop {
@@ -155,7 +151,7 @@ fn paths(code: &str) -> Vec<Vec<&str>> {
     found
 }
 
-/// From the file `name`, to a layer or a name in the crate's root; `None` within the layer.
+/// `None` within the layer.
 fn target<'a>(name: &'a str, path: &[&'a str]) -> Option<&'a str> {
     let mut from: Vec<&str> = name.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
     let own = from[0];
@@ -205,8 +201,8 @@ fn complaints(tree: &Tree, sources: &BTreeMap<String, String>) -> Vec<String> {
     complaints
 }
 
-/// By the table of `page`: of a Markdown page below the title with the path `root`, of a source in
-/// its first comment. A row may have several folders.
+/// A Markdown page has the table below the title with the path `root`, a source in its first
+/// comment. A row may have several folders.
 fn told_layers(page: &str, root: &str) -> Vec<String> {
     let comment: Vec<&str> = page.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim_start).collect();
     let title = |line: &&str| line.starts_with('#') && line.contains(&format!("`{root}`"));

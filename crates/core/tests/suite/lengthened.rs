@@ -70,7 +70,6 @@ fn open(disk: impl Disk + 'static, options: &[(&str, &str)]) -> Connection {
     Engine::new(Arc::new(disk)).open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap()
 }
 
-/// After a transaction of one page, or one that streams and is not home.
 fn lengthened(options: &[(&str, &str)], big: bool) -> SimDisk {
     let sim = SimDisk::new(SimConfig { capacity: 2 * LONGER, ..SimConfig::default() });
     sim.put_file(Path::new("/db"), &[]);

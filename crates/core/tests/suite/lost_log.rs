@@ -1,5 +1,4 @@
-//! Files in use that are removed, moved or overwritten: a lost log is made anew, with everything at
-//! home (rule LostLogReplaced), and an overwritten home is not written (rule HomeFitsLog).
+//! Files in use that are removed, moved or overwritten (rules LostLogReplaced, HomeFitsLog).
 
 use crate::common;
 
@@ -31,7 +30,6 @@ fn open_with(disk: &SimDisk, given: &[(&str, &str)]) -> Result<Connection> {
     Engine::new(Arc::new(disk.clone())).open(Path::new(DB), OpenMode::ReadWrite, &options)
 }
 
-/// Of another process.
 fn open(disk: &SimDisk) -> Connection {
     open_with(disk, &[]).unwrap()
 }
@@ -223,7 +221,6 @@ fn readers_of_the_process_that_makes_the_log() {
     assert_eq!(number(&disk), 8);
 }
 
-/// Everything goes home, and commits are errors until a log can be made.
 #[test]
 fn without_a_new_log_commits_are_errors_and_nothing_is_lost() {
     let disk = disk();
@@ -266,7 +263,7 @@ fn schemes_that_make_no_new_log_bring_everything_home() {
     }
 }
 
-/// Two processes commit while the log is taken away; `acknowledged`: how far they came.
+/// `acknowledged`: how far the two processes came.
 fn history(disk: &SimDisk, is_removed: bool, acknowledged: &mut u64, is_lost: &mut bool) -> Result<()> {
     let (mut one, mut other) = (open_with(disk, &[])?, open_with(disk, &[])?);
     for n in 1..=6 {
@@ -311,7 +308,6 @@ fn power_cuts_while_a_new_log_is_made_lose_nothing() {
                         drop(c);
                         let repair = Repair::open(Arc::new(crashed.clone()), Path::new(DB), OpenMode::ReadWrite);
                         repair.unwrap().unmark().unwrap();
-                        // The log's content went with it.
                         let found = newest(&mut open(&crashed)).unwrap();
                         assert!(found <= n, "{case}: {found}");
                         given_up += u64::from(found == n);
@@ -329,7 +325,6 @@ fn power_cuts_while_a_new_log_is_made_lose_nothing() {
     }
 }
 
-/// A process is killed at each call while it makes the new log; another has the old one open.
 #[test]
 fn another_process_goes_on_where_one_died_that_made_the_log() {
     let run = |stop: Option<usize>| {
@@ -376,7 +371,6 @@ fn another_process_goes_on_where_one_died_that_made_the_log() {
     }
 }
 
-/// Another database was copied over the one in use.
 #[test]
 fn a_database_that_is_overwritten_is_left_alone() {
     for (checkpoints, older) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -406,7 +400,6 @@ fn a_database_that_is_overwritten_is_left_alone() {
     }
 }
 
-/// The close says so.
 #[test]
 fn an_overwritten_database_is_not_unmarked() {
     let disk = disk();
@@ -419,7 +412,6 @@ fn an_overwritten_database_is_not_unmarked() {
     assert!(disk.snapshot_file(Path::new(DB)).unwrap() == new);
 }
 
-/// Everything goes home, and errors say where the log is.
 #[test]
 fn a_database_that_is_moved_away_says_so() {
     let disk = disk();

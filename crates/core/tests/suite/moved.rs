@@ -1,5 +1,5 @@
-//! A database file that is renamed or removed while in use, and another one under its name: each
-//! has its own log, and neither loses anything (rule LogFoundBySession, invariants I1 and I7).
+//! A database file that is renamed or removed while in use, and another one under its name: neither
+//! loses anything (rule LogFoundBySession, invariants I1 and I7).
 
 use crate::common;
 
@@ -14,7 +14,6 @@ use onewrite_core::{Connection, Engine, Error, LockLevel, Result};
 
 const DB: &str = "/db";
 const OLD: &str = "/old";
-/// Of the later database, with larger numbers.
 const NEW: u64 = 50;
 
 fn disk() -> SimDisk {
@@ -39,7 +38,6 @@ fn newest(c: &mut Connection) -> Result<u64> {
     Ok(n)
 }
 
-/// Another name, or none.
 fn replace(disk: &SimDisk, rename: bool) -> std::io::Result<()> {
     let path = Path::new(DB);
     if rename {
@@ -67,7 +65,6 @@ fn number(disk: &SimDisk, path: &str) -> u64 {
     u64::from_le_bytes(home[PAGE + 200..PAGE + 208].try_into().unwrap())
 }
 
-/// In any order of closing, neither loses anything.
 #[test]
 fn a_new_file_under_the_name_of_one_in_use_has_its_own_log_at_once() {
     for rename in [true, false] {
@@ -97,7 +94,6 @@ fn a_new_file_under_the_name_of_one_in_use_has_its_own_log_at_once() {
     }
 }
 
-/// While one process writes it by its old name.
 #[test]
 fn a_renamed_database_is_joined_under_its_new_name() {
     let disk = disk();
@@ -106,7 +102,6 @@ fn a_renamed_database_is_joined_under_its_new_name() {
     let mut idle = open(&disk, DB);
     newest(&mut idle).unwrap();
     disk.rename(Path::new(DB), Path::new(OLD)).unwrap();
-    // First under its old name, then its own.
     for replaced in [false, true] {
         if replaced {
             disk.put_file(Path::new(DB), &plain(NEW));
@@ -155,7 +150,6 @@ fn one_process_opens_the_renamed_and_the_new_file() {
     assert_eq!((number(&disk, OLD), number(&disk, DB)), (1, NEW + 1));
 }
 
-/// With its log set aside or not.
 #[test]
 fn a_crashed_database_is_recovered_under_its_new_name() {
     for replaced in [false, true] {
@@ -247,7 +241,7 @@ fn a_log_of_a_database_that_is_gone_is_set_aside_whole() {
     assert_eq!(newest(&mut open(&disk, "/found")).unwrap(), 1);
 }
 
-/// While the file of one is renamed; `acknowledged`: how far each came.
+/// `acknowledged`: how far each process came.
 fn history(disk: &SimDisk, acknowledged: &mut [u64; 2]) -> Result<()> {
     let opened = |path: &str| {
         let options = [("log_size".to_owned(), "256k".to_owned())];
@@ -283,10 +277,8 @@ fn try_commit(c: &mut Connection, n: u64, acknowledged: &mut u64) -> Result<()> 
     c.unlock(LockLevel::None)
 }
 
-/// Opened in either order, one of them written.
 #[test]
 fn power_cuts_while_a_database_is_renamed_and_replaced_lose_nothing() {
-    // Of either file.
     let next = |n: u64| match n {
         0 => 1,
         1 => 2,
@@ -356,8 +348,7 @@ fn a_copy_of_the_file_is_not_the_file() {
     assert_eq!(newest(&mut c).unwrap(), 2);
 }
 
-/// Before the mark, and only then (rule NamesFlushedOnce): a journal that another program removed
-/// must not come back.
+/// A journal that another program removed must not come back (rule NamesFlushedOnce).
 #[test]
 fn names_are_flushed_where_they_have_changed() {
     let disk = disk();

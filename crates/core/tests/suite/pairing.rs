@@ -1,5 +1,5 @@
 //! Home and log of two moments, wherever a session, its close or a recovery was cut off: judge,
-//! open and recovery on request agree, and the latter two lead to one state (invariants I7 and I8).
+//! open and recovery on request agree (invariants I7 and I8).
 
 use crate::common;
 
@@ -32,8 +32,7 @@ fn newest(disk: &SimDisk) -> Result<u64> {
     Ok(n)
 }
 
-/// After five transactions and a checkpoint; the closed file from before, and the marked one from
-/// before the checkpoint.
+/// Returns the closed file from before, and the marked one from before the checkpoint.
 fn used() -> (SimDisk, Connection, Vec<u8>, Vec<u8>) {
     let disk = SimDisk::new(SimConfig::default());
     let file = |disk: &SimDisk| disk.snapshot_file(Path::new(HOME)).unwrap();
@@ -50,7 +49,6 @@ fn used() -> (SimDisk, Connection, Vec<u8>, Vec<u8>) {
     (disk, c, backup, marked)
 }
 
-/// Of judge, open and recovery, which must agree.
 fn agree(disk: &SimDisk, case: &str) -> Option<Pairing> {
     let copy = || disk.crash(0);
     let repair = |disk: &SimDisk, mode| Repair::open(Arc::new(disk.clone()), Path::new(HOME), mode).unwrap();
@@ -81,7 +79,6 @@ fn agree(disk: &SimDisk, case: &str) -> Option<Pairing> {
     pairing
 }
 
-/// Beside the log of `disk`.
 fn exchanged(disk: &SimDisk, backup: &[u8], marked: &[u8], case: &str, seen: &mut BTreeMap<String, u32>) {
     let own = disk.snapshot_file(Path::new(HOME)).unwrap();
     let cut = |keep: usize| own[..keep.min(own.len())].to_vec();

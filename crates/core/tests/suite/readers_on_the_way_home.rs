@@ -22,7 +22,6 @@ fn visit(process: &Hooked, mut visit: impl FnMut() + Send + 'static) {
     });
 }
 
-/// Without a transaction; with the disk of its process.
 fn database(pages: u64) -> (Arc<Engine>, Hooked) {
     let sim = SimDisk::new(SimConfig::default());
     let mut bytes = plain(0)[..PAGE].to_vec();
@@ -107,7 +106,6 @@ fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
     }
 }
 
-/// Of pages `1..pages`, all of one transaction.
 fn newest(c: &mut Connection, pages: u64) -> u64 {
     let images = reads(c, 1..pages);
     let number = u64::from_le_bytes(images[0][200..208].try_into().unwrap());
@@ -117,8 +115,7 @@ fn newest(c: &mut Connection, pages: u64) -> u64 {
 }
 
 /// Big transactions each stream to the place of the one before. No reader sees an older state than
-/// another process's (rule SeenWhenDurable), and no snapshot changes, also in a process that has
-/// not followed the log.
+/// another process's (rule SeenWhenDurable).
 #[test]
 fn who_comes_after_a_reader_of_another_process_reads_no_older_state() {
     const PAGES: u64 = 24;
@@ -188,7 +185,6 @@ fn who_comes_after_a_reader_of_another_process_reads_no_older_state() {
     }
 }
 
-/// Beside a third process: header and pages are of one state.
 #[test]
 fn who_attaches_while_a_big_transaction_goes_home() {
     const PAGES: u64 = 24;
@@ -230,8 +226,7 @@ fn who_attaches_while_a_big_transaction_goes_home() {
     }
 }
 
-/// The page comes home after an older snapshot that is too short for it. At its next change, home's
-/// image is kept only for the snapshot that reads it there.
+/// The page comes home after an older snapshot that is too short for it.
 #[test]
 fn a_snapshot_that_a_page_was_added_behind_is_kept_no_image_of_it() {
     let sim = SimDisk::new(SimConfig::default());
@@ -262,9 +257,8 @@ fn a_snapshot_that_a_page_was_added_behind_is_kept_no_image_of_it() {
     }
 }
 
-/// The holder of PENDING has gone. While the last one brings pages home and takes the mark off,
-/// stock SQLite, which reads the length and then the header, must not come between (rule
-/// StockKeptOut).
+/// The holder of PENDING has gone. Stock SQLite, which reads the length and then the header, must
+/// not come between the pages and the mark's removal (rule StockKeptOut).
 #[test]
 fn who_closes_last_keeps_stock_sqlite_out() {
     const PENDING: u64 = 0x4000_0000;
@@ -285,8 +279,8 @@ fn who_closes_last_keeps_stock_sqlite_out() {
     assert!(!kept_out.is_empty() && kept_out.iter().all(|kept_out| *kept_out), "{kept_out:?}");
 }
 
-/// Stock SQLite reads the length before a recovery and the header after it, while PENDING is free:
-/// the last to close waits (rule StockKeptOut).
+/// Stock SQLite reads the length before a recovery and the header after it, while PENDING is free
+/// (rule StockKeptOut).
 #[test]
 fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
     const SHARED: (u64, u64) = (0x4000_0002, 510);
@@ -318,14 +312,14 @@ fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
     assert_eq!(sim.snapshot_file(Path::new("/db")).unwrap()[19], 1, "the mark is off");
 }
 
-/// Another process goes on; every reader sees the whole transaction (rule OldImageKept). The dead
-/// one was alone at first.
+/// Every reader sees the whole transaction (rule OldImageKept). The dead process was alone at
+/// first.
 #[test]
 fn who_comes_before_a_process_dies_on_the_way_home() {
     a_process_dies_on_the_way_home(false);
 }
 
-/// With others from the start, one of which reads: images kept for it stay.
+/// One of the other processes reads: images kept for it stay.
 #[test]
 fn who_is_there_before_a_process_dies_on_the_way_home() {
     a_process_dies_on_the_way_home(true);

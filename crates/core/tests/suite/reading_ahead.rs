@@ -25,7 +25,6 @@ fn versioned(pages: impl Iterator<Item = u64>, version: u64) -> Vec<(u64, Vec<u8
     pages.map(|p| (p, stamped(p, version))).collect()
 }
 
-/// All but the first page at version 0.
 fn database() -> (Arc<SimDisk>, Arc<Engine>) {
     let disk = Arc::new(SimDisk::new(SimConfig::default()));
     let mut bytes = plain(0)[..PAGE].to_vec();
@@ -45,7 +44,6 @@ fn read(c: &mut Connection, page: u64) -> Vec<u8> {
     b
 }
 
-/// If home has it.
 #[test]
 fn a_page_that_its_writer_read_is_not_read_again() {
     let (disk, engine) = database();

@@ -21,7 +21,6 @@ fn recover(disk: &SimDisk) -> Result<()> {
     c.close()
 }
 
-/// Three small transactions, then one that streams.
 fn crashed(pages: u64) -> SimDisk {
     let disk = SimDisk::new(SimConfig::default());
     disk.put_file(Path::new(HOME), &plain(0));
@@ -42,7 +41,7 @@ fn crashed(pages: u64) -> SimDisk {
     }
     c.prepare(None).unwrap();
     c.sync().unwrap();
-    // Between the commit's flush and the checkpoint of a big transaction.
+    // The cut is between the commit's flush and the checkpoint of a big transaction.
     disk.stop_after(if pages > 16 { 2 } else { 1 });
     let _ = c.commit();
     std::mem::forget(c);
@@ -97,14 +96,12 @@ fn newest(c: &mut Connection) -> u64 {
     n
 }
 
-/// Three pages, after `count` transactions.
 fn killed(count: u64, options: &[(&str, &str)]) -> SimDisk {
     let (disk, c) = used(count, options);
     std::mem::forget(c);
     disk.survive()
 }
 
-/// With its living process.
 fn used(count: u64, options: &[(&str, &str)]) -> (SimDisk, Connection) {
     let disk = SimDisk::new(SimConfig::default());
     disk.put_file(Path::new(HOME), &plain(0));
@@ -148,7 +145,6 @@ fn first_row(disk: &SimDisk, flushes: u64) {
     assert!(home.len() == 3 * PAGE && home[19] == 1 && home[PAGE..2 * PAGE] == page(8));
 }
 
-/// Until the first row of `disk`, with five transactions.
 fn flushes(disk: &SimDisk) -> u64 {
     disk.reset_counters();
     let mut c = open(disk, &[]);
@@ -183,7 +179,6 @@ fn what_words_do_not_tell_is_flushed() {
     assert_eq!(flushes(&disk.survive()), 1);
 }
 
-/// The process died within its write: the bytes are overwritten and flushed.
 #[test]
 fn a_record_that_was_begun_is_not_left() {
     let disk = killed(5, &[]);
@@ -207,8 +202,8 @@ fn a_record_that_was_begun_is_not_left() {
     assert_eq!(flushes(&disk.survive()), 0);
 }
 
-/// A medium may lose unflushed writes while the kernel lives, except the record behind. A repeated
-/// transaction has the same bytes, and that record must not join it (rule FlushedStays).
+/// A medium may lose unflushed writes while the kernel lives, except the record behind, which a
+/// repeated transaction's same bytes must not join (rule FlushedStays).
 #[test]
 fn a_record_that_a_medium_has_left_behind_stays_lost() {
     let options = [("psow", "0")];
@@ -240,7 +235,6 @@ fn a_record_that_a_medium_has_left_behind_stays_lost() {
 
 const AT_WRITTEN: usize = 26;
 
-/// Damage to the record of `damaged`; words name `told` as the last one.
 fn damaged_behind_end(damaged: u64, told: u64) -> SimDisk {
     let disk = killed(5, &[]);
     let log = disk.open(Path::new("/db-onewrite"), OpenMode::ReadWrite).unwrap();
@@ -267,7 +261,6 @@ fn damaged_behind_end(damaged: u64, told: u64) -> SimDisk {
     disk
 }
 
-/// From open to the first row.
 fn read_of_log(disk: &SimDisk) -> u64 {
     disk.reset_counters();
     let mut c = open(disk, &[]);
@@ -299,7 +292,6 @@ fn a_short_read_ends_no_log() {
     }
 }
 
-/// Found if the words tell another end, and after a start of the system.
 #[test]
 fn damage_that_words_do_not_hide() {
     for (damaged, told, starts) in [(3, 5, false), (3, 5, true), (3, 3, false), (3, 2, true), (1, 2, false)] {
@@ -312,7 +304,6 @@ fn damage_that_words_do_not_hide() {
     }
 }
 
-/// After a power cut, also if the process only read.
 #[test]
 fn what_was_shown_stays() {
     let disk = killed(5, &[]);
@@ -331,11 +322,11 @@ fn what_was_shown_stays() {
     }
 }
 
-/// A power cut takes a transaction and leaves the record behind it. Repeated, the first has the
-/// same bytes: the other must not join it (rule OneNumberOneState).
+/// A power cut takes a transaction and leaves the record behind it, which the repeated one's same
+/// bytes must not join (rule OneNumberOneState).
 #[test]
 fn a_record_that_a_power_cut_left_behind_stays_lost() {
-    // Own blocks: one can be lost without the other.
+    // Of two records in own blocks, one can be lost alone.
     let options = [("psow", "0")];
     let (disk, mut c) = used(3, &options);
     c.note_synchronous("normal");
@@ -375,8 +366,7 @@ fn log() -> PathBuf {
     onewrite_core::inspect::log_path(Path::new(HOME))
 }
 
-/// After any process's commit, a log from before the recovery does not fit (rule
-/// OneNumberOneState).
+/// A log from before the recovery does not fit (rule OneNumberOneState).
 #[test]
 fn another_process_tells_of_the_recovery() {
     let disk = killed(5, &[]).crash(0);
@@ -397,7 +387,6 @@ fn another_process_tells_of_the_recovery() {
     assert_eq!(newest(&mut open(&disk.crash_by(&mut |_| 0), &[])), 6);
 }
 
-/// With and without transactions between, up to the slot's ceiling of numbers.
 #[test]
 fn recoveries_behind_recoveries() {
     let mut disk = killed(3, &[]);
@@ -419,8 +408,8 @@ fn recoveries_behind_recoveries() {
     assert!(home[19] == 1 && home[PAGE..2 * PAGE] == page(n));
 }
 
-/// A copy from before the recovery, after any process's close and any power cut: refused, or the
-/// newest state (rules OneNumberOneState and SlotWithFirstRecord).
+/// The copy is refused, or leads to the newest state (rules OneNumberOneState and
+/// SlotWithFirstRecord).
 #[test]
 fn an_older_home_does_not_fit_a_log_that_was_closed() {
     for (commits, another) in [(0, false), (2, false), (0, true), (2, true)] {
@@ -453,7 +442,7 @@ fn an_older_home_does_not_fit_a_log_that_was_closed() {
     }
 }
 
-/// Of any process's flush: else nothing proves that a damaged record existed (rule DamageIsTold).
+/// Else nothing proves that a damaged record existed (rule DamageIsTold).
 #[test]
 fn a_record_beside_another_process_proves_those_before_it() {
     let disk = SimDisk::new(SimConfig::default());

@@ -49,7 +49,6 @@ fn newest(c: &mut Connection) -> u64 {
     number(&b)
 }
 
-/// If that is a plain file.
 fn at_rest(disk: &SimDisk) -> Option<u64> {
     let home = disk.snapshot_file(Path::new(DB)).unwrap();
     (home[19] == 1).then(|| {
@@ -147,7 +146,6 @@ fn what_stays_marked_on_purpose_does_not_rest() {
     }
 }
 
-/// At each call to home the power goes, or another process writes.
 #[test]
 fn a_rest_may_be_cut_short_or_overtaken_anywhere() {
     let (mut cuts, mut overtaken) = (0, 0);

@@ -1,6 +1,5 @@
-//! The rules of `docs/commit.md` and `docs/research.md`, and the code: they are few, in a fixed
-//! form; each is cited where its page says that it is kept, and tried as its page says; each canary
-//! is a case of one of them; each citation names a rule of a page.
+//! The rules of `docs/commit.md` and `docs/research.md` are few, in a fixed form, cited where they
+//! are kept, and tried. Each canary is a case of one; each citation names one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +8,6 @@ use std::path::{Path, PathBuf};
 use onewrite_core::rules::Case;
 
 const PAGE: &str = "docs/commit.md";
-/// Schemes for comparison count apart.
 const RESEARCH: &str = "docs/research.md";
 
 const MAX_RULES: usize = 40;
@@ -18,16 +16,13 @@ const MAX_LINES: usize = 450;
 /// Rows of tables cannot be wrapped.
 const MAX_COLUMNS: usize = 160;
 
-/// In this order.
 const FIELDS: [&str; 3] = ["*Prevents* ", "*Kept by* ", "*Tried by* "];
 
-/// A rule, or a row of omitted steps.
 struct Entry {
     page: &'static str,
     name: String,
-    /// In the order of [`FIELDS`], after the relation; or a row's cells.
+    /// A row has its cells here, a rule its [`FIELDS`] after the relation.
     fields: Vec<String>,
-    /// The lines below, or a row's last cell.
     cases: Vec<String>,
     is_row: bool,
     words: usize,
@@ -44,14 +39,12 @@ impl Entry {
         names.filter(|name| is_name(name)).collect()
     }
 
-    /// `FILE` or `FILE::FUNCTION`.
     fn tests(&self) -> Vec<String> {
         let texts = self.fields.last().into_iter().chain(&self.cases);
         texts.flat_map(|text| code(text)).filter(|word| word.contains(".rs")).collect()
     }
 }
 
-/// By `` `Name`: ``.
 fn is_named(case: &str) -> bool {
     case.strip_prefix('`').and_then(|rest| rest.split_once('`')).is_some_and(|(_, rest)| rest.starts_with(':'))
 }
@@ -79,16 +72,14 @@ fn is_number(word: &str) -> bool {
     !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit())
 }
 
-/// Between backticks.
 fn code(text: &str) -> Vec<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// List items that begin with a bold name, except the invariants, with the list below each; and
-/// table rows that begin so. Later items that begin with a canary's name belong to rows.
+/// Rules are list items that begin with a bold name, except the invariants, or table rows that
+/// begin so.
 fn entries_of(page: &'static str) -> Vec<Entry> {
     let text = fs::read_to_string(root().join(page)).unwrap();
-    // One a line.
     let mut items: Vec<String> = Vec::new();
     let mut within = false;
     for line in text.lines() {
@@ -155,7 +146,7 @@ fn files(dir: &Path, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// By path below `crates`, without this file, which has sample citations.
+/// This file has sample citations and is left out.
 fn sources() -> BTreeMap<String, String> {
     let crates = root().join("crates");
     let read = |path: &PathBuf| {
@@ -167,8 +158,7 @@ fn sources() -> BTreeMap<String, String> {
     sources
 }
 
-/// Names in `text` after "rule" or "rules", also in the next comment line, and numbers in place of
-/// names.
+/// Names after "rule" or "rules", also in the next comment line, and numbers in place of names.
 fn citations(text: &str) -> (Vec<String>, Vec<String>) {
     let (mut names, mut numbers) = (Vec::new(), Vec::new());
     let bare = |line: &str| {
@@ -218,14 +208,12 @@ fn kept_cases(text: &str) -> BTreeSet<String> {
     kept.collect()
 }
 
-/// In a comment, or by keeping one of their cases.
 fn cited(text: &str) -> BTreeSet<String> {
     let kept = kept_cases(text);
     let rules = Case::ALL.iter().filter(|case| kept.contains(&format!("{case:?}"))).map(|case| case.rule().to_owned());
     citations(text).0.into_iter().chain(rules).collect()
 }
 
-/// `MODULE::FUNCTION`, `TYPE::FUNCTION` or `FOLDER::MODULE` of a page.
 fn has(file: &str, text: &str, item: &str) -> bool {
     let (before, name) = item.rsplit_once("::").unwrap_or_else(|| panic!("{item}: of which module?"));
     let path = file.trim_end_matches(".rs");
@@ -333,7 +321,6 @@ fn each_rule_is_cited_where_it_is_kept() {
     none(complaints);
 }
 
-/// By the code, and of no other.
 #[test]
 fn each_canary_is_a_case_of_one_rule() {
     let (entries, sources) = (entries(), sources());
@@ -377,7 +364,6 @@ fn each_rule_is_tried() {
         }
         for test in &tests {
             let (file, function) = test.split_once("::").unwrap_or((test, ""));
-            // A name alone is a file in any folder of the core.
             let is_it = |path: &str| match file.contains('/') {
                 true => path == file,
                 false => path.starts_with("core/src/") && path.rsplit('/').next() == Some(file),

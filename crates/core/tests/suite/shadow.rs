@@ -55,7 +55,6 @@ fn newest(c: &mut Connection) -> Result<u64> {
     Ok(n)
 }
 
-/// A plain file with transactions up to `n`, alone beside its log.
 fn ends_with_all(disk: &SimDisk, c: Connection, n: u64) {
     c.close().unwrap();
     let home = disk.snapshot_file(Path::new(HOME)).unwrap();
@@ -64,7 +63,7 @@ fn ends_with_all(disk: &SimDisk, c: Connection, n: u64) {
     assert!(!disk.exists(Path::new(SECOND)).unwrap());
 }
 
-/// Rule SlotsAgree: no older home hides commits without a record. With every record in the log, it
+/// No older home hides commits without a record (rule SlotsAgree). With every record in the log, it
 /// leads to the newest state.
 #[test]
 fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit() {
@@ -109,7 +108,6 @@ fn a_commit_writes_both_files_and_flushes_one_and_the_names() {
     ends_with_all(&disk, c, 5);
 }
 
-/// At every operation of a short history, also if its recovery crashes (invariants I1, I8).
 #[test]
 fn whatever_a_crash_leaves_has_all_that_was_acknowledged() {
     let history = |disk: &SimDisk| {
@@ -237,7 +235,6 @@ fn a_disk_without_room_for_two_files_is_said_to_be_full_and_nothing_is_lost() {
     assert_eq!(disk.snapshot_file(Path::new(HOME)).unwrap().len(), 33 * PAGE);
 }
 
-/// Or with an event at the look for the name.
 #[derive(Clone)]
 struct Odd {
     sim: SimDisk,
@@ -397,7 +394,6 @@ fn the_second_file_has_the_permissions_of_the_first() {
         assert_eq!(mode(), 0o600);
     }
     assert_ne!(named(), first, "the second file has the name");
-    // The next one goes on with the second file.
     c.abandon("it dies");
     assert_ne!(named(), first);
     let mut c = Engine::new(Arc::new(RealDisk::new())).open(&path, OpenMode::ReadWrite, &options).unwrap();

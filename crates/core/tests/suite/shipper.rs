@@ -13,7 +13,6 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::{Connection, Engine, LockLevel};
 
-/// Where the log's records begin.
 const RING: u64 = 3 * PAGE as u64;
 
 /// It died right after its write, unannounced.
@@ -39,7 +38,6 @@ fn shipper_beside_a_record_of_the_dead(sim: &SimDisk) -> Connection {
     shipper
 }
 
-/// Everything; returns page 2.
 fn ships(shipper: &mut Connection) -> Vec<u8> {
     assert_eq!(shipper.wait_to_ship(1, Duration::ZERO).unwrap(), 1);
     let tid = shipper.lock_to_ship().unwrap();

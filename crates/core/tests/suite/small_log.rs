@@ -45,7 +45,6 @@ fn image(n: u64) -> Vec<u8> {
     (0..PAGE as u64).map(|at| (n.wrapping_mul(31) + at * 7 + 1) as u8).collect()
 }
 
-/// From the second page on.
 fn try_write(c: &mut Connection, n: u64, count: u64) -> Result<()> {
     common::try_write(c, (1..=count).map(|index| (index, image(n))))
 }
@@ -70,7 +69,6 @@ fn slots(disk: &SimDisk) -> Vec<Slot> {
     LogFile::open(disk, Path::new(LOG), OpenMode::ReadOnly).unwrap().unwrap().slots().unwrap()
 }
 
-/// Small, both slots valid, nothing in the ring.
 fn assert_closed(disk: &SimDisk, case: &str) {
     let bytes = disk.snapshot_file(Path::new(LOG)).unwrap();
     assert_eq!(bytes.len(), SMALL, "{case}");
@@ -124,7 +122,6 @@ fn it_stays_short_where_checkpoints_cost_little() {
 fn a_transaction_that_does_not_fit_makes_it_as_long_as_it_needs() {
     let disk = database(None);
     let mut c = open(&disk, &[("log_size", "256k")]);
-    // For the first ring, and not for the next; the first of its session.
     let whole: Vec<(u64, Vec<u8>)> = (PAGES..PAGES + 20).map(|index| (index, image(index))).collect();
     let mut first = disk.snapshot_file(Path::new(HOME)).unwrap()[..PAGE].to_vec();
     first[28..32].copy_from_slice(&u32::try_from(PAGES + 20).unwrap().to_be_bytes());
@@ -138,7 +135,6 @@ fn a_transaction_that_does_not_fit_makes_it_as_long_as_it_needs() {
     assert_closed(&crashed, "closed");
 }
 
-/// It costs checkpoints and no error.
 #[test]
 fn where_the_disk_is_full_it_stays_as_it_is() {
     let room = (PAGES as usize * PAGE + SMALL + (60 << 10)) as u64;
@@ -162,7 +158,6 @@ fn where_the_disk_is_full_it_stays_as_it_is() {
     assert_closed(&disk, "full");
 }
 
-/// Nothing acknowledged is lost.
 #[test]
 fn what_fails_while_it_grows_poisons() {
     for (op, times) in [(Op::Write, 1), (Op::Sync, 1), (Op::Reserve, 1), (Op::WriteDurable, 2)] {
@@ -195,7 +190,6 @@ enum Growing {
     Followed,
 }
 
-/// Of a session that grows and closes, and of the next.
 #[test]
 fn a_power_cut_anywhere() {
     for growing in [Growing::Full, Growing::Wrapped, Growing::Followed] {
@@ -213,7 +207,6 @@ fn cut_anywhere(growing: Growing) {
             try_write(&mut c, n, 3)?;
             *done = n;
             if n == from && growing == Growing::Followed {
-                // Not closed.
                 let mut other = try_open(disk, &[("log_size", "256k")])?;
                 other.lock(LockLevel::Shared)?;
                 other.unlock(LockLevel::None)?;
@@ -258,7 +251,7 @@ fn cut_anywhere(growing: Growing) {
     assert!(longest >= HEAD + (104 << 10), "no crash left a long log: {longest}");
 }
 
-/// If the other is damaged (rule SlotBeforeReuse).
+/// Rule SlotBeforeReuse.
 #[test]
 fn either_slot_leads_to_the_records_of_a_longer_ring() {
     for count in 4..40 {
@@ -315,7 +308,7 @@ fn another_process_follows_a_log_that_grows() {
     }
 }
 
-/// Theirs were as long as `log_size`. No session continues with their slot.
+/// No session continues with their slot, which tells of a ring as long as `log_size`.
 #[test]
 fn logs_of_the_version_before_are_recovered_and_become_small() {
     const OLD: u64 = 4 << 20;
@@ -336,7 +329,6 @@ fn logs_of_the_version_before_are_recovered_and_become_small() {
         let log = LogFile::open(disk, Path::new(LOG), OpenMode::ReadOnly).unwrap().unwrap();
         log.slots().unwrap()[0].session
     };
-    // The records begin at the ring's first byte.
     let crashed = database(None);
     let mut c = open(&crashed, &[]);
     (1..10).for_each(|n| write(&mut c, n, 1));
@@ -388,7 +380,6 @@ fn logs_of_the_version_before_are_recovered_and_become_small() {
     }
 }
 
-/// Also after a grown session, and for a new database.
 #[test]
 fn flushes() {
     let disk = database(None);
@@ -444,7 +435,6 @@ fn a_mark_that_may_be_on_the_disk_keeps_the_log() {
     assert!(failed > 1 && grown > failed, "{failed} {grown}");
 }
 
-/// In its first lap, without a checkpoint.
 #[test]
 fn a_full_ring_becomes_longer_with_its_records() {
     let disk = database(None);

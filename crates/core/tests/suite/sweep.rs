@@ -15,7 +15,6 @@ use onewrite_core::{Connection, Engine, LockLevel, Result};
 const HOME: &str = "/db";
 const LOG: &str = "/db-onewrite";
 const PAGES: u64 = 300;
-/// 64 pages.
 const OPTIONS: [(&str, &str); 2] = [("table_size", "256k"), ("log_size", "1m")];
 
 /// Of the last transaction of each page; 0: none.
@@ -88,7 +87,6 @@ fn slot(disk: &SimDisk) -> Slot {
     LogFile::open(disk, Path::new(LOG), OpenMode::ReadOnly).unwrap().unwrap().slots().unwrap().remove(0)
 }
 
-/// Pages, by the mark.
 fn is_on_its_way(disk: &SimDisk) -> bool {
     disk.snapshot_file(Path::new(HOME)).unwrap()[88] & 1 == 1
 }
@@ -184,7 +182,6 @@ fn snapshots_do_not_change_while_pages_go_home() {
     assert!(slot(&disk).base_tid.0 > 1);
 }
 
-/// It writes, and goes on alone.
 #[test]
 fn another_process_joins_on_the_way() {
     for goes_first in [false, true] {

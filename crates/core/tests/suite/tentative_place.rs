@@ -90,7 +90,6 @@ fn two_writers() -> (Connection, Connection, Arc<Gate>) {
     (a, b, gate)
 }
 
-/// Up to the wait for the flush.
 fn commit_page_1(c: &mut Connection, change: impl FnOnce(&mut [u8])) {
     let mut first = vec![0; PAGE];
     c.lock(LockLevel::Shared).unwrap();

@@ -7,16 +7,13 @@ use std::path::{Path, PathBuf};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
-/// The crates in which a type name is declared once.
 const LIBRARIES: [&str; 5] = ["core", "vfs", "replicate", "bench", "rusqlite"];
 
 /// It stands for `research.rs` in builds without that feature, and declares the same names.
 const WITHOUT_RESEARCH: &str = "core/src/base/without_research.rs";
 
-/// The crates whose functions have at most [`MAX_LINES`].
 const SHORT: [&str; 10] = ["core", "vfs", "replicate", "bench", "rusqlite", "sim", "device", "kill", "cli", "entry"];
 
-/// Lines between the braces of a function.
 const MAX_LINES: usize = 70;
 
 /// Columns of a comment line, with the spaces in front.
@@ -39,7 +36,6 @@ fn files(dir: &Path, found: &mut BTreeMap<String, String>) {
     }
 }
 
-/// The sources of a crate without its modules of tests.
 fn sources(name: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     files(&crates().join(name).join("src"), &mut found);
@@ -48,7 +44,6 @@ fn sources(name: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// How the paths begin of the modules of tests that have files of their own.
 fn test_modules(path: &str, text: &str) -> Vec<String> {
     let stem = path.trim_end_matches(".rs");
     let dir = match stem.rsplit_once('/').unwrap() {
@@ -92,7 +87,6 @@ impl Declarations {
     }
 }
 
-/// `#[cfg(test)]` or `#[test]`.
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| match &attribute.meta {
         syn::Meta::Path(path) => path.is_ident("test"),
@@ -159,7 +153,6 @@ impl<'ast> Visit<'ast> for Declarations {
     }
 }
 
-/// Type names that stand in more than one place.
 fn twice(sources: &BTreeMap<String, String>) -> Vec<String> {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (path, text) in sources {
@@ -171,7 +164,6 @@ fn twice(sources: &BTreeMap<String, String>) -> Vec<String> {
     places.iter().map(|(name, places)| format!("{name}: {}", places.join(", "))).collect()
 }
 
-/// Functions of more than [`MAX_LINES`].
 fn long_functions(sources: &BTreeMap<String, String>) -> Vec<String> {
     let mut long = Vec::new();
     for (path, text) in sources {
@@ -181,7 +173,6 @@ fn long_functions(sources: &BTreeMap<String, String>) -> Vec<String> {
     long
 }
 
-/// Comment lines of more than [`MAX_COLUMNS`].
 fn long_comments(sources: &BTreeMap<String, String>) -> Vec<String> {
     let mut long = Vec::new();
     for (path, text) in sources {

@@ -34,7 +34,6 @@ fn open(disk: &SimDisk) -> Connection {
     open_with(disk, &[])
 }
 
-/// Some bytes in the middle of common ones, or all of the page.
 fn image(index: u64, n: u64) -> Vec<u8> {
     let mut b = vec![index as u8; PAGE];
     if n % 5 == 4 {
@@ -124,7 +123,6 @@ fn readers_and_writers_make_what_they_need() {
     }
 }
 
-/// Also if the power goes on the way.
 #[test]
 fn a_checkpoint_makes_the_rest() {
     let (disk, model) = killed(30);

@@ -14,7 +14,6 @@ use onewrite_core::{Engine, LockLevel};
 
 const RESERVED: u64 = 0x4000_0001;
 
-/// All of its `pages` are in the file.
 fn in_wal_mode(pages: u64) -> Vec<u8> {
     let mut bytes = plain(0)[..PAGE].to_vec();
     bytes[18..20].copy_from_slice(&[2, 2]);

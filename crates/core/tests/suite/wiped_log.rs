@@ -93,7 +93,6 @@ fn what_a_power_cut_brings_back_goes_with_the_next_session() {
         brought_back += usize::from(left(&after) > 0);
         let mut c = open(&after, &[("log_size", "256k")]);
         write(&mut c, 3, 30);
-        // Already with the first commit, or at the latest in the cache with this close.
         c.close().unwrap();
         assert_eq!(left(&after), 0, "seed {seed}");
         let mut c = open(&after, &[("log_size", "256k")]);
@@ -160,7 +159,6 @@ fn the_log_of_an_older_version_is_wiped_as_a_whole() {
     assert_eq!(left(&disk), 0);
 }
 
-/// Making the database takes one.
 #[test]
 fn wiping_takes_no_flush() {
     let disk = SimDisk::new(SimConfig::default());

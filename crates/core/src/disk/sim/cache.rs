@@ -1,4 +1,3 @@
-//! A simulated file: readers' view, the medium, pending changes.
 //!
 //! A device writes a *unit* all or nothing. A write makes new versions of whole units, as the page
 //! cache does; until a flush the medium may hold any. Lengths move in order, like a metadata
@@ -38,7 +37,6 @@ struct Length {
 #[derive(Clone, Debug)]
 pub(super) struct CachedFile {
     unit: usize,
-    /// Orders versions and lengths.
     clock: u64,
     view: Bytes,
     /// Longer than `medium_len` if a unit came before its length.
@@ -63,7 +61,6 @@ impl CachedFile {
         }
     }
 
-    /// The file after a power cut that left these bytes.
     pub fn at_rest_with(&self, bytes: Bytes) -> Self {
         Self { seal: self.seal, ..Self::at_rest(self.unit, bytes) }
     }
@@ -95,8 +92,7 @@ impl CachedFile {
         }
     }
 
-    /// Makes a range durable: units as cached, and the pending lengths that let the medium reach
-    /// `end` in any case.
+    /// Units are as cached, and pending lengths let the medium reach `end` in any case.
     pub fn flush_range(&mut self, start: usize, end: usize) {
         let options = std::iter::once(self.medium_len).chain(self.lengths.iter().map(|length| length.len));
         let short = options.enumerate().filter(|(_, len)| *len < end).last();
@@ -185,7 +181,6 @@ impl CachedFile {
         }
     }
 
-    /// Flips a bit on medium and in cache. False past the end.
     pub fn flip_bit(&mut self, offset: usize, bit: u8) -> bool {
         let (mask, index, within) = (1 << (bit % 8), offset / self.unit, offset % self.unit);
         if !self.view.flip(offset, mask) {
@@ -198,8 +193,7 @@ impl CachedFile {
         true
     }
 
-    /// Counts of options above one, of the length and each unit, from the medium's state to the
-    /// newest.
+    /// Counts of options above one, from the medium's state to the newest.
     pub fn choices(&self) -> impl Iterator<Item = usize> {
         let versions = self.units.values().map(|unit| unit.versions.len());
         std::iter::once(self.lengths.len()).chain(versions).filter(|&pending| pending > 0).map(|pending| pending + 1)
@@ -236,7 +230,6 @@ impl CachedFile {
         bytes
     }
 
-    /// Puts pending lengths on the medium, and zeroes data that they truncate.
     fn commit_lengths(&mut self, count: usize) {
         for length in self.lengths.drain(..count) {
             self.medium_len = length.len;

@@ -127,7 +127,7 @@ pub(super) fn power_off() -> io::Error {
 #[derive(Clone, Debug)]
 struct PlannedFault {
     op: Op,
-    /// Before the fault: 1 is the next.
+    /// 1 is the next.
     countdown: u64,
     fate: CallFate,
 }

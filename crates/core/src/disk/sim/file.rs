@@ -24,7 +24,7 @@ pub(super) struct SimFile {
 }
 
 impl SimFile {
-    /// Open file number `handle`, counted in the inode by the caller.
+    /// The caller counts `handle` in the inode.
     pub fn new(state: Arc<Mutex<SimState>>, ino: u64, handle: u64, writable: bool) -> Self {
         Self { state, ino, handle, writable }
     }

@@ -1,4 +1,4 @@
-//! Byte-range locks of a simulated file, like open-file-description locks.
+//! Locks are like open-file-description locks.
 
 use super::LockKind;
 
@@ -14,8 +14,7 @@ struct Lock {
 pub(super) struct LockTable(Vec<Lock>);
 
 impl LockTable {
-    /// Replaces `handle`'s lock on the range; false, and unchanged, if another handle's lock
-    /// conflicts.
+    /// False, and nothing changed, if another handle's lock conflicts.
     pub fn try_lock(&mut self, handle: u64, (start, len): (i64, i64), kind: LockKind) -> bool {
         let end = start + len;
         let exclusive = kind == LockKind::Exclusive;

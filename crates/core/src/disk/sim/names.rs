@@ -12,7 +12,6 @@ pub(super) struct Names {
     medium: Map,
     /// Since the directory's last sync.
     pending: Vec<NameChange>,
-    /// Crashes, and changes since.
     crashes: u64,
     changes: u64,
 }
@@ -118,7 +117,7 @@ impl Names {
         std::mem::take(&mut self.pending).into_iter().for_each(|change| change.apply(&mut self.medium));
     }
 
-    /// With earlier changes of its name.
+    /// Earlier changes of its name become durable, too.
     pub fn sync_creation_of(&mut self, ino: u64) {
         let Some(at) = self.pending.iter().position(|change| change.creates(ino)) else { return };
         let paths: Vec<PathBuf> = self.pending[at].paths().cloned().collect();
@@ -140,19 +139,16 @@ impl Names {
         self.view.values().any(|&named| named == ino)
     }
 
-    /// Perhaps only after a crash.
     pub fn refers_to(&self, ino: u64) -> bool {
         self.shows(ino)
             || self.medium.values().any(|&named| named == ino)
             || self.pending.iter().any(|change| change.creates(ino))
     }
 
-    /// Per group: the medium's state, then each change.
     pub fn choices(&self) -> Vec<usize> {
         self.groups().iter().map(|group| self.changes_of(group).count() + 1).collect()
     }
 
-    /// For processes and medium.
     pub fn crash(&self, choose: &mut dyn FnMut(usize) -> usize) -> Names {
         let mut medium = self.medium.clone();
         for group in self.groups() {

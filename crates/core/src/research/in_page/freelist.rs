@@ -22,7 +22,6 @@ const TRUNKS_MAX: usize = 4;
 /// How many first bytes are meaningful.
 type FreelistPages = FxHashMap<PageNo, usize>;
 
-/// Both are known as far as they may differ.
 #[derive(Default)]
 pub struct Freed {
     before: FreelistPages,

@@ -37,11 +37,9 @@ const AHEAD_PAGES: u64 = 32;
 
 struct Page {
     image: Image,
-    /// If it has the page.
     home: Option<Image>,
 }
 
-/// Transactions published and not written.
 #[derive(Default)]
 pub struct PendingMerge {
     /// The one in home, to which undo records lead, and the newest.
@@ -50,11 +48,8 @@ pub struct PendingMerge {
     joined: usize,
     /// A cut ends the group: home has other images of the pages that a later transaction would add.
     closed: bool,
-    /// How many will probably come soon.
     expected: usize,
-    /// Usual time of a write.
     usual: Duration,
-    /// Pages so far.
     added: u64,
     waiting: Vec<Arc<Event>>,
 }
@@ -64,12 +59,10 @@ impl PendingMerge {
         self.states.is_none()
     }
 
-    /// Whether a transaction to `page_count` pages may join.
     pub fn takes(&self, page_count: u32) -> bool {
         self.states.as_ref().is_none_or(|(_, newest)| !self.closed && page_count >= newest.page_count)
     }
 
-    /// The state in home, if a group waits.
     pub fn base(&self) -> Option<&Arc<State>> {
         self.states.as_ref().map(|(base, _)| base)
     }
@@ -79,7 +72,6 @@ impl PendingMerge {
         self.pages.get(&page).map(|p| &p.home)
     }
 
-    /// Leads from `base`, the newest state.
     pub fn join(&mut self, base: &Arc<State>, state: &Arc<State>, placed: Placement) {
         let first = self.states.take().map_or_else(|| base.clone(), |(first, _)| first);
         self.closed |= state.page_count < base.page_count;
@@ -95,7 +87,7 @@ impl PendingMerge {
     }
 }
 
-/// Waits until it is in home. `joins`: the writer's place is free, so others may.
+/// `joins`: the writer's place is free, so others may.
 pub fn wait(merge: &Mutex<PendingMerge>, db: &Database, tid: Tid, joins: bool) -> Result<()> {
     let mut joins = joins;
     loop {
@@ -120,7 +112,7 @@ pub fn wait(merge: &Mutex<PendingMerge>, db: &Database, tid: Tid, joins: bool) -
     }
 }
 
-/// Makes the group durable and visible. An error poisons.
+/// An error poisons.
 pub fn write(merge: &Mutex<PendingMerge>, db: &Database, live: &mut LiveDatabase) -> Result<()> {
     let mut merge = merge.lock();
     if merge.is_empty() {
@@ -171,8 +163,8 @@ fn write_group(merge: &mut PendingMerge, db: &Database, live: &mut LiveDatabase,
     Ok(())
 }
 
-/// Later pages overwrite these zeros in reserved room, so their flush writes no new length. As many
-/// as were added so far; the group's flush covers them, and a close or recovery cuts off the rest.
+/// Later pages overwrite these zeros in reserved room, so their flush writes no new length. The
+/// group's flush covers them, and a close or recovery cuts off the rest.
 fn lengthen(added: &mut u64, db: &Database, live: &mut LiveDatabase, state: &State) -> Result<()> {
     let page_bytes = u64::from(state.page_bytes.max(1));
     if state.bytes() <= live.home.bytes {

@@ -2,9 +2,8 @@
 //! its trailer (Doubleheader Logging; the multi-version B-tree of LS-MVBT).
 //!
 //! One transaction is in flight at a time: its flush makes the undo records of the one before
-//! waste. A transaction with a page that cannot carry its undo record goes through the log. Before
-//! the next goes in place, the log goes home, so that no page of home is newer than a record; where
-//! that is frequent, others go through the log, too, until its checkpoint pays.
+//! waste. One with a page that cannot carry its undo record goes through the log, which goes home
+//! before the next goes in place (rule HomeBeforeNext).
 
 mod freelist;
 mod merge;
@@ -162,7 +161,7 @@ impl Scheme for InPage {
         record::finish(c, state, prepared.stream).map(CommitOutcome::Record).map_err(|e| c.db.poison(e))
     }
 
-    /// The next writer builds on it, and readers do not see it before it is written.
+    /// Readers do not see the state before it is written.
     fn show(&self, db: &Database, inner: &mut DatabaseState, state: &Arc<State>, images: Vec<(PageNo, Image)>) {
         commit::show(&mut db.table.write(), inner, state.tid, images);
     }
@@ -236,8 +235,8 @@ fn is_idle(db: &Database, live: &LiveDatabase) -> bool {
     (live.log.live_bytes() == 0 && !db.table.read().has_layer()) || !keeps(Case::HomeBeforeNext)
 }
 
-/// Places them if each can carry its undo record back to home, from before the waiting group.
-/// `None` beside a group: perhaps after its write.
+/// Each page must carry its undo record back to home, from before the waiting group. `None` beside
+/// a group: perhaps after its write.
 fn place_all(
     db: &Database,
     live: &LiveDatabase,
@@ -308,8 +307,7 @@ fn place_all(
     Ok(Some(placed))
 }
 
-/// Writes it into page 1, unflushed: pages added in place left that alone, and trailers count only
-/// above the slot's TID.
+/// Pages added in place left page 1 alone, and trailers count only above the slot's TID.
 fn bring_size_home(db: &Database, live: &LiveDatabase, state: &State) -> Result<()> {
     let mut image = memory::zeros(state.page_bytes as usize)?;
     let read = db.home.read_at(&mut image, 0).context(|| db.what("cannot read"))?;
@@ -335,7 +333,7 @@ fn in_home(db: &Database, live: &LiveDatabase, state: &State, page: PageNo) -> R
     Ok(Some(image.into()))
 }
 
-/// Trailers become zeros: SQLite carries stale ones along (rule TrailerSession).
+/// SQLite carries stale trailers along, so they become zeros (rule TrailerSession).
 fn encode(encoder: &mut Encoder, changed: &mut [ChangedPage]) -> Result<()> {
     encoder.clear();
     for ChangedPage { page, new, old } in changed {

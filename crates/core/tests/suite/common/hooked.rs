@@ -1,5 +1,5 @@
-//! The disk of one process, with hooks in its calls: a test acts as another process at that moment,
-//! or lets this one die.
+//! The disk of one process, with hooks in its calls: a test acts as another process, or lets this
+//! one die.
 
 use std::collections::HashMap;
 use std::io;

@@ -12,7 +12,6 @@ use super::{PAGE, plain};
 
 pub const HOME: &str = "/db";
 
-/// One cell, of transaction `n`, and a gap.
 pub fn leaf(n: u64) -> Vec<u8> {
     let mut b = vec![0; PAGE];
     let at = PAGE - 32 - 100;
@@ -24,12 +23,10 @@ pub fn leaf(n: u64) -> Vec<u8> {
     b
 }
 
-/// Neither gap nor trailer.
 pub fn cell(page: &[u8]) -> u64 {
     u64::from_le_bytes(page[PAGE - 132..PAGE - 124].try_into().unwrap())
 }
 
-/// Twelve pages, all but the first leaves, with `reserved` bytes.
 pub fn disk(atomic_unit: u32, reserved: u8) -> SimDisk {
     let disk = SimDisk::new(SimConfig { atomic_unit, ..SimConfig::default() });
     let mut home = plain(0);
@@ -47,13 +44,11 @@ pub fn open(disk: &SimDisk, scheme: &str) -> Connection {
     Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &options).unwrap()
 }
 
-/// Of `PRAGMA onewrite_stats`.
 pub fn stat(c: &mut Connection, name: &str) -> u64 {
     let text = c.pragma("stats", None).unwrap().unwrap();
     text.lines().find_map(|l| l.strip_prefix(&format!("{name}="))).unwrap().parse().unwrap()
 }
 
-/// From the second page to the twelfth.
 pub fn cells(c: &mut Connection) -> Vec<u64> {
     c.lock(LockLevel::Shared).unwrap();
     let mut b = vec![0; PAGE];

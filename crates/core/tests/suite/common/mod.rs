@@ -30,7 +30,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// In a directory that the caller keeps.
+    /// The caller keeps the directory.
     pub fn at(dir: &Path) -> Pair {
         Pair { dir: None, home: dir.join("db") }
     }
@@ -60,7 +60,6 @@ impl Pair {
         self.again_with(from, count, &[])
     }
 
-    /// With these options.
     pub fn again_with(&self, from: u64, count: u64, options: &[(&str, &str)]) -> Pair {
         let options: Vec<_> = options.iter().map(|(n, v)| (n.to_string(), v.to_string())).collect();
         let mut c = engine().open(&self.home, OpenMode::ReadWrite, &options).unwrap();
@@ -70,7 +69,6 @@ impl Pair {
         self.copy()
     }
 
-    /// Of live records in the log file.
     pub fn records(&self) -> Vec<usize> {
         let log = LogFile::open(&RealDisk::new(), &self.log(), OpenMode::ReadOnly).unwrap().unwrap();
         let slot = log.slots().unwrap().remove(0);
@@ -115,7 +113,6 @@ pub fn commit(c: &mut Connection, n: u64) {
     write(c, &[(1, page(n))]);
 }
 
-/// Of `pages` pages of `byte`, all but the header.
 pub fn filled(index: u64, pages: u32, byte: u8) -> Vec<u8> {
     let mut b = vec![byte; PAGE];
     if index == 0 {
@@ -127,12 +124,10 @@ pub fn filled(index: u64, pages: u32, byte: u8) -> Vec<u8> {
     b
 }
 
-/// With one transaction.
 pub fn try_fill(c: &mut Connection, pages: u32, byte: u8) -> Result<()> {
     try_write(c, (0..u64::from(pages)).map(|n| (n, filled(n, pages, byte))))
 }
 
-/// Whole pages, by index.
 pub fn try_write(c: &mut Connection, pages: impl Iterator<Item = (u64, Vec<u8>)>) -> Result<()> {
     c.lock(LockLevel::Shared)?;
     c.lock(LockLevel::Reserved)?;
@@ -151,7 +146,6 @@ pub fn write(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
     c.unlock(LockLevel::None).unwrap();
 }
 
-/// Up to the commit.
 pub fn write_and_sync(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
     c.lock(LockLevel::Shared).unwrap();
     c.lock(LockLevel::Reserved).unwrap();
@@ -162,12 +156,10 @@ pub fn write_and_sync(c: &mut Connection, pages: &[(u64, Vec<u8>)]) {
     c.sync().unwrap();
 }
 
-/// With `count` transactions in its log.
 pub fn crashed(count: u64) -> Pair {
     crashed_with(count, &[])
 }
 
-/// With these options.
 pub fn crashed_with(count: u64, options: &[(&str, &str)]) -> Pair {
     let pair = Pair::new();
     std::fs::write(&pair.home, plain(0)).unwrap();
@@ -181,7 +173,6 @@ pub fn lock(home: &Path) -> Result<()> {
     c.close()
 }
 
-/// A plain database with transactions up to `n`, after an open and close.
 pub fn ends_with_all(home: &Path, n: u64) {
     lock(home).unwrap();
     let bytes = std::fs::read(home).unwrap();

@@ -5,7 +5,6 @@ use proptest::prelude::*;
 use super::*;
 use crate::disk::real::RealDisk;
 
-/// With a directory each.
 fn on_both(test: impl Fn(&dyn Disk, &Path)) {
     let dir = tempfile::tempdir().unwrap();
     test(&RealDisk::new(), dir.path());
@@ -112,7 +111,6 @@ fn any_call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// Returns the bytes read and the length.
 fn make(disk: &dyn Disk, path: &Path, file: &mut Arc<dyn DiskFile>, call: &Call, fill: u8) -> (Vec<u8>, u64) {
     let mut read = Vec::new();
     match *call {

@@ -1,5 +1,3 @@
-//! Data, lengths and names after a crash.
-
 use super::*;
 
 #[test]

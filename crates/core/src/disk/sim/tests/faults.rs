@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Creates, fills, flushes, overwrites and truncates a file: 7 mutating operations.
+/// 7 mutating operations.
 fn scenario(disk: &SimDisk) -> io::Result<()> {
     let file = disk.open(db(), OpenMode::Create)?;
     file.write_at(&[1; 2 * UNIT], 0)?;

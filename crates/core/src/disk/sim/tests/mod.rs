@@ -1,5 +1,3 @@
-//! Tests of the simulated disk.
-
 mod agree;
 mod crash;
 mod faults;

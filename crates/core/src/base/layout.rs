@@ -74,6 +74,8 @@ pub mod words {
     pub const AT_START: usize = 11;
     pub const AT_MADE: usize = 12;
     pub const AT_STAYED: usize = 13;
+    /// Whether explicit transactions usually write.
+    pub const AT_TENDS: usize = 14;
     pub const AT_TURN: usize = 16;
     pub const AT_TURNS: usize = 17;
     pub const AT_WANTING: usize = 18;

@@ -8,7 +8,7 @@ use super::looked::Looked;
 use super::role::{Aside, Place, Reader, Role};
 use super::said::Synchronous;
 use super::several::prepares;
-use super::wait::{self, Waits};
+use super::wait::{self, Asks};
 use super::write::stays_here;
 use super::{Connection, LockLevel};
 use crate::base::error::{Error, Result};
@@ -22,6 +22,8 @@ use crate::log::group::{Durability, Group};
 use crate::pages::txn::Txn;
 use crate::recovery::recover;
 use crate::session::aside;
+use crate::shared::tendency::Tendency;
+use crate::shared::turn::{Hold, THINK};
 use crate::shared::words::Ship;
 use crate::sqlite_format::home::{Kind, State};
 
@@ -50,17 +52,19 @@ impl Connection {
         if level <= self.level {
             return Ok(());
         }
+        self.waits.asks = None;
         let locked = match level {
             LockLevel::None => Ok(()),
             LockLevel::Shared => self.lock_shared().and_then(|()| self.check_in_effect()),
             LockLevel::Reserved => self.lock_reserved(),
             LockLevel::Pending | LockLevel::Exclusive => self.lock_exclusive(),
         };
+        self.waits.is_last = false;
         match &locked {
             Ok(()) => {
                 self.level = level;
                 if level >= LockLevel::Reserved {
-                    self.waits = Waits::default();
+                    self.waits.forget();
                 }
                 if let Some(writer) = self.role.writer_mut() {
                     writer.has_just_begun = level == LockLevel::Reserved;
@@ -96,8 +100,11 @@ impl Connection {
             return self.lock_for_good();
         }
         // While the store is away, newer states may stay invisible for long: take no place.
-        if self.habit.may_write > 0 && !apart && !is_away {
-            // Before the snapshot, so that the upgrade is not stale; given up if it only reads.
+        // Before the snapshot, so that the upgrade is not stale; given up if it only reads.
+        if apart || is_away {
+        } else if self.will_write() {
+            has_place = self.take_place_to_think()?;
+        } else if self.habit.may_write > 0 {
             has_place = self.take_tentative_place()?;
         }
         let pinned = self.pin_snapshot(has_place);
@@ -110,25 +117,72 @@ impl Connection {
         pinned
     }
 
+    /// Whether an explicit transaction begins that probably writes, perhaps after it has read.
+    fn will_write(&self) -> bool {
+        if !self.said.explicit || self.db.read_only || self.habit.reads_only {
+            return false;
+        }
+        let of_database = || self.db.member().and_then(|member| Tendency::of(member.words.tends()).writes());
+        let own = self.habit.tends.writes().or_else(|| Tendency::of(&self.db.tends).writes());
+        own.or_else(of_database).unwrap_or_else(|| self.habit.has_written())
+    }
+
+    /// Learns from an explicit transaction that ends.
+    fn learn(&mut self) {
+        if !std::mem::take(&mut self.said.explicit) {
+            return;
+        }
+        if let Some(ended) = self.habit.ended() {
+            self.habit.tends = self.habit.tends.after(ended);
+            Tendency::learn(&self.db.tends, ended);
+            if let Some(member) = self.db.member().filter(|member| !member.observes) {
+                Tendency::learn(member.words.tends(), ended);
+            }
+        }
+    }
+
+    /// As for BEGIN IMMEDIATE, the busy handler says how long to wait. When it refuses, the
+    /// transaction reads without the place.
+    fn take_place_to_think(&mut self) -> Result<bool> {
+        self.habit.comes_for_place();
+        if self.waits.is_last {
+            return Ok(false);
+        }
+        let got = self.take_before_reading(Claim::Thinks(THINK), Hold::Thought)?;
+        if !got && self.waits.may_ask {
+            self.expect_place();
+            self.waits.asks = Some(Asks::Again);
+            return Err(Error::Busy("another connection writes, and this one usually does after it has read".into()));
+        }
+        Ok(got)
+    }
+
     /// Without the place, the transaction may still read.
     fn take_tentative_place(&mut self) -> Result<bool> {
         self.habit.comes_for_place();
+        if self.db.member().is_some_and(|member| member.others_think()) {
+            return Ok(false);
+        }
+        self.take_before_reading(Claim::Tentative(self.grace()), Hold::Lease)
+    }
+
+    fn take_before_reading(&mut self, claim: Claim, hold: Hold) -> Result<bool> {
         if self.others_keep(TENTATIVE_WAIT)? {
             // Do not queue behind a thread of this process that waits for another process.
             return Ok(false);
         }
         let sure = self.habit.is_sure_writer();
         let kept = Kept { held: TENTATIVE_WAIT, inside: if sure { INSIDE_WAIT } else { TENTATIVE_WAIT } };
-        let patience = Patience { all: Duration::from_millis(self.busy_ms), kept: Some(kept) };
-        let claim = Claim::Tentative(self.grace());
+        let patience = Patience { all: Duration::from_millis(self.busy_ms), kept: Some(kept), is_last: false };
         if !self.db.queue.acquire_with(self.id, claim, patience, &mut self.waits.ticket) {
             return Ok(false);
         }
-        let entered = self.db.enter_soon(false, TENTATIVE_WAIT.min(patience.all), Some(TENTATIVE_WAIT));
+        let entered = self.db.enter_soon(hold, TENTATIVE_WAIT.min(patience.all), Some(TENTATIVE_WAIT));
         if entered.is_err() {
             self.waits.ticket = self.db.queue.give_up(self.id);
         }
-        self.place = if entered.is_ok() { Place::Tentative { doubtless: true } } else { Place::None };
+        let doubtless = hold == Hold::Lease;
+        self.place = if entered.is_ok() { Place::Tentative { doubtless } } else { Place::None };
         match entered {
             Ok(()) => Ok(true),
             Err(Error::Busy(_)) => Ok(false),
@@ -438,6 +492,7 @@ impl Connection {
         };
         self.check_commits(ship)?;
         if !is_newest {
+            self.habit.was_stale = self.waits.upgrades;
             self.expect_place();
             return Err(if ship == Ship::Late { self.db.store_is_away() } else { Error::BusySnapshot });
         }
@@ -465,6 +520,7 @@ impl Connection {
                 self.waits.ticket = self.db.queue.give_up(self.id);
             }
             if matches!(begun, Err(Error::BusySnapshot)) {
+                self.habit.was_stale = self.waits.upgrades;
                 self.expect_place();
             }
         }
@@ -474,7 +530,28 @@ impl Connection {
     /// Takes place and turn. `Busy`: SQLite asks the busy handler where it may wait, and comes
     /// again.
     fn take_place(&mut self) -> Result<()> {
-        if self.others_keep(FIRM_WAIT)? {
+        let taken = self.try_place();
+        if matches!(taken, Err(Error::Busy(_))) && self.waits.may_ask && !self.waits.is_last {
+            self.waits.asks = self.asks_for_place();
+        }
+        taken
+    }
+
+    /// Where SQLite asks the busy handler, it is asked once before, by which one that does not wait
+    /// is known: it takes the place of a transaction that thinks.
+    fn asks_for_place(&self) -> Option<Asks> {
+        // One that steps aside waits for this one.
+        let steps_aside = || self.db.inner.lock().reserved.is_some();
+        let others_think =
+            || self.db.queue.is_thinking() || self.db.member().is_some_and(|member| member.others_think());
+        match self.waits.upgrades {
+            true => (!steps_aside()).then_some(Asks::Again),
+            false => (!self.waits.is_retry() && others_think()).then_some(Asks::Once),
+        }
+    }
+
+    fn try_place(&mut self) -> Result<()> {
+        if !self.waits.is_last && self.others_keep(FIRM_WAIT)? {
             self.expect_place();
             return Err(Error::Busy("another process is writing the database through onewrite".into()));
         }
@@ -484,7 +561,11 @@ impl Connection {
 
     pub(super) fn take_place_here(&mut self) -> Result<()> {
         let all = Duration::from_millis(self.busy_ms);
-        let patience = Patience { all, kept: Some(Kept { held: FIRM_WAIT, inside: all }) };
+        let kept = Some(Kept { held: FIRM_WAIT, inside: all });
+        let patience = match self.waits.is_last {
+            true => Patience { all: FIRM_WAIT.min(all), kept: None, is_last: true },
+            false => Patience { all, kept, is_last: false },
+        };
         if self.db.queue.acquire_with(self.id, Claim::Firm, patience, &mut self.waits.ticket) {
             return Ok(());
         }
@@ -494,7 +575,11 @@ impl Connection {
 
     /// While another process writes, gives the writer's place up.
     pub(super) fn enter_for_good(&mut self) -> Result<()> {
-        let entered = self.db.enter_soon(true, Duration::from_millis(self.busy_ms), Some(FIRM_WAIT));
+        let all = Duration::from_millis(self.busy_ms);
+        let entered = match self.waits.is_last {
+            true => self.db.enter(true, FIRM_WAIT.min(all)),
+            false => self.db.enter_soon(true, all, Some(FIRM_WAIT)),
+        };
         self.place = if entered.is_ok() { Place::Firm } else { Place::None };
         if entered.is_err() {
             self.waits.ticket = self.db.queue.give_up(self.id);
@@ -527,12 +612,17 @@ impl Connection {
     pub(super) fn leave(&mut self, pass_on: bool) {
         match std::mem::take(&mut self.place) {
             Place::Firm | Place::Given { in_turn: true } => self.db.leave(pass_on),
-            Place::Tentative { .. } => {
-                if let Some(member) = self.db.member() {
-                    member.end_lease();
-                }
-            }
-            Place::None | Place::Given { in_turn: false } => {}
+            // Else another connection of this process has it.
+            Place::Tentative { .. } if self.db.queue.holds(self.id) => self.end_lease(),
+            // It got the place while SQLite slept.
+            Place::None if self.waits.has_waited() && self.db.queue.holds(self.id) => self.end_lease(),
+            Place::None | Place::Tentative { .. } | Place::Given { in_turn: false } => {}
+        }
+    }
+
+    fn end_lease(&self) {
+        if let Some(member) = self.db.member() {
+            member.end_lease();
         }
     }
 
@@ -639,6 +729,7 @@ impl Connection {
             let settled = self.settle();
             self.cache.leave(self.role.snapshot().filter(|_| !self.role.is_below()).map(|state| &**state));
             self.has_no_wal = false;
+            self.learn();
             if self.habit.end(self.waits.is_retry()) {
                 self.said.wal = false;
             }

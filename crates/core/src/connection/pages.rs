@@ -47,6 +47,7 @@ impl Connection {
     }
 
     fn read(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.habit.has_read |= offset >= at::HEADER_BYTES as u64;
         if self.may_show_too_much() {
             match self.shows(offset, buf.len())? {
                 Shows::Nothing => {}

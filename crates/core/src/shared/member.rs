@@ -21,7 +21,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::kept::{Kept, kept_path};
 use super::tail::Tail;
-use super::turn::{Turn, Turns, now_us};
+use super::turn::{Hold, Turn, Turns, now_us};
 use super::words::{Cell, Due, PINS, PROCESSES, Pins, ProcessWords};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, IoContext, Result};
@@ -465,15 +465,22 @@ impl Member {
         self.turns().is_taken_by_another()
     }
 
+    /// Whether another process has the place while a thread thinks.
+    pub fn others_think(&self) -> bool {
+        self.turns().is_thought_by_another()
+    }
+
     /// Whether a living process has been writing for `kept`.
     pub fn others_keep(&self, kept: Duration) -> Result<bool> {
         self.turns().kept_by_another(kept).map_or(Ok(false), |process| Ok(!self.is_dead(process)?))
     }
 
-    /// `firm`: for a transaction, which [`Member::leave`] ends; else a lease. Does not wait for a
-    /// process that has the place for `kept`. After `FromDead`, also of a lease, the caller takes
+    /// Busy is for a transaction, which [`Member::leave`] ends. Does not wait for a process that has
+    /// the place for `kept`. After `FromDead`, also of a lease, the caller takes
     /// over and calls [`Member::settle`] and [`Member::leave`]; after a firm `Anew` just these.
-    pub fn take(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<Taken> {
+    pub fn take(&self, hold: impl Into<Hold>, deadline: &Deadline, kept: Option<Duration>) -> Result<Taken> {
+        let hold = hold.into();
+        let firm = hold == Hold::Busy;
         // A thread that waits for another process's turn holds it.
         let local = self.local.try_lock().or_else(|| self.local.try_lock_until(deadline.at()));
         let Some(mut local) = local else { return Ok(Taken::Not) };
@@ -494,7 +501,7 @@ impl Member {
             return Ok(Taken::Again);
         }
         let mut locked = None;
-        let turn = self.turns().take(firm, deadline, kept, &mut |process| {
+        let turn = self.turns().take(hold, deadline, kept, &mut |process| {
             self.forget_dead(&mut locked)?;
             let dead = self.lock_dead(process)?;
             locked = dead.then_some(process);

@@ -9,5 +9,6 @@ mod model_tests;
 #[cfg(test)]
 mod ship_tests;
 pub mod tail;
+pub mod tendency;
 pub mod turn;
 pub mod words;

@@ -521,6 +521,11 @@ impl ProcessWords {
         self.cell(AT_TURNS)
     }
 
+    /// The [`super::tendency::Tendency`] of the database's explicit transactions.
+    pub fn tends(&self) -> &AtomicU64 {
+        self.cell(AT_TENDS)
+    }
+
     pub fn wanting(&self) -> &AtomicU64 {
         self.cell(AT_WANTING)
     }

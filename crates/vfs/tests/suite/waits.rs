@@ -153,6 +153,151 @@ fn a_write_that_finds_its_snapshot_stale_at_its_beginning_is_tried_again_unseen(
     assert_eq!(one::<i64>(&open(&path, "").unwrap(), "SELECT n FROM t"), 240);
 }
 
+const THINK: Duration = Duration::from_millis(10);
+
+/// Reads, thinks and writes in one transaction, so often.
+fn read_and_write(db: &Connection, times: u32) -> rusqlite::Result<()> {
+    for _ in 0..times {
+        db.execute_batch("BEGIN")?;
+        let n: i64 = one(db, "SELECT n FROM t");
+        std::thread::sleep(THINK);
+        db.execute("UPDATE t SET n = ?1", [n + 1])?;
+        db.execute_batch("COMMIT")?;
+    }
+    Ok(())
+}
+
+/// A database whose transactions usually read first and then write, all the same row.
+fn with_readers_that_write(path: &Path) -> Connection {
+    let db = open(path, "").unwrap();
+    db.execute_batch("CREATE TABLE t(n); INSERT INTO t VALUES (0)").unwrap();
+    read_and_write(&db, 1).unwrap();
+    db
+}
+
+/// Runs it while another thread thinks in such a transaction, for longer than anything waits here.
+/// Returns whether that one could write.
+fn beside_one_that_thinks(path: &Path, f: impl FnOnce()) -> rusqlite::Result<()> {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|s| {
+        let thinker = s.spawn(move || {
+            let db = with_busy_timeout(path, 0);
+            db.execute_batch("BEGIN").unwrap();
+            let n: i64 = one(&db, "SELECT n FROM t");
+            ready.send(()).unwrap();
+            let _ = is_done.recv();
+            db.execute("UPDATE t SET n = ?1", [n + 1])?;
+            db.execute_batch("COMMIT")
+        });
+        is_ready.recv().unwrap();
+        f();
+        drop(done);
+        thinker.join().unwrap()
+    })
+}
+
+fn with_busy_timeout(path: &Path, ms: u64) -> Connection {
+    let db = open(path, "").unwrap();
+    db.busy_timeout(Duration::from_millis(ms)).unwrap();
+    db
+}
+
+#[test]
+fn transactions_that_read_and_write_wait_for_each_other() {
+    let dir = setup();
+    let path = dir.path().join("read, then write");
+    let db = with_readers_that_write(&path);
+    std::thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| read_and_write(&with_busy_timeout(&path, 60_000), 10).unwrap());
+        }
+    });
+    assert_eq!(one::<i64>(&db, "SELECT n FROM t"), 41);
+}
+
+#[test]
+fn the_first_transaction_that_writes_after_it_has_read_teaches_the_others() {
+    let dir = setup();
+    let path = dir.path().join("first");
+    open(&path, "").unwrap().execute_batch("CREATE TABLE t(n); INSERT INTO t VALUES (0)").unwrap();
+    let (a, b) = (with_busy_timeout(&path, 60_000), with_busy_timeout(&path, 60_000));
+    let begin = "BEGIN; SELECT n FROM t";
+    a.execute_batch(begin).unwrap();
+    b.execute_batch("UPDATE t SET n = n + 1").unwrap();
+    assert_eq!(busy(a.execute_batch("UPDATE t SET n = 7")), ffi::SQLITE_BUSY_SNAPSHOT);
+    a.execute_batch("ROLLBACK").unwrap();
+    std::thread::scope(|s| {
+        for db in [a, b] {
+            s.spawn(move || read_and_write(&db, 10).unwrap());
+        }
+    });
+    assert_eq!(one::<i64>(&open(&path, "").unwrap(), "SELECT n FROM t"), 21);
+}
+
+#[test]
+fn what_only_reads_does_not_wait_for_one_that_thinks() {
+    let dir = setup();
+    let path = dir.path().join("readers");
+    let writer = with_readers_that_write(&path);
+    writer.busy_timeout(Duration::from_secs(60)).unwrap();
+    let reader = with_busy_timeout(&path, 60_000);
+    let reads = "BEGIN; SELECT n FROM t; SELECT n FROM t; COMMIT";
+    reader.execute_batch(reads).unwrap();
+    beside_one_that_thinks(&path, || {
+        for (db, sql) in [(&reader, reads), (&reader, "SELECT n FROM t"), (&writer, "SELECT n FROM t")] {
+            let (read, took) = timed(|| db.execute_batch(sql));
+            read.unwrap();
+            assert!(took < Duration::from_millis(180), "{sql}: {took:?}");
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn one_that_was_to_write_reads_without_the_place_where_the_busy_handler_refuses() {
+    let dir = setup();
+    let path = dir.path().join("handler");
+    let db = with_readers_that_write(&path);
+    read_and_write(&db, 1).unwrap();
+    beside_one_that_thinks(&path, || {
+        for ms in [0, 300] {
+            db.busy_timeout(Duration::from_millis(ms)).unwrap();
+            db.execute_batch("BEGIN").unwrap();
+            let (n, took) = timed(|| one::<i64>(&db, "SELECT n FROM t"));
+            assert_eq!(n, 2);
+            assert!(took >= Duration::from_millis(ms) && took < SOON, "{ms} ms became {took:?}");
+            db.execute_batch("COMMIT").unwrap();
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn one_that_does_not_wait_takes_the_place_of_one_that_thinks() {
+    let dir = setup();
+    let path = dir.path().join("impatient");
+    let db = with_readers_that_write(&path);
+    db.busy_timeout(Duration::ZERO).unwrap();
+    let lost = beside_one_that_thinks(&path, || db.execute_batch("UPDATE t SET n = 10").unwrap());
+    assert_eq!(busy(lost), ffi::SQLITE_BUSY_SNAPSHOT);
+    assert_eq!(one::<i64>(&db, "SELECT n FROM t"), 10);
+}
+
+#[test]
+fn one_that_thinks_for_too_long_loses_the_place() {
+    let dir = setup();
+    let path = dir.path().join("too long");
+    let db = with_readers_that_write(&path);
+    db.busy_timeout(Duration::from_secs(60)).unwrap();
+    let lost = beside_one_that_thinks(&path, || {
+        let (written, took) = timed(|| db.execute_batch("UPDATE t SET n = 10"));
+        written.unwrap();
+        assert!(took > SOON && took < 10 * SOON, "{took:?}");
+    });
+    assert_eq!(busy(lost), ffi::SQLITE_BUSY_SNAPSHOT);
+}
+
 /// A connection with two files and a transaction over both, and one that reads the first.
 fn over_two_files(dir: &Path, scheme: &str) -> (Connection, Connection) {
     let (first, second) = (dir.join("first.db"), dir.join("second.db"));

@@ -297,7 +297,7 @@ impl Connection {
         }
         let unsettled = state.tid > inner.latest.tid;
         let looked = (!has_place && self.runs_apart(inner)).then(Looked::default);
-        self.role = Role::pinned_now(Reader { state, unsettled, looked });
+        self.role = Role::pinned_now(Reader { state, unsettled, looked, has_moved: false });
         Ok(())
     }
 
@@ -491,7 +491,7 @@ impl Connection {
             (inner.is_newest(&snapshot), inner.ship())
         };
         self.check_commits(ship)?;
-        if !is_newest {
+        if !is_newest && !self.may_move(&snapshot, ship)? {
             self.habit.was_stale = self.waits.upgrades;
             self.expect_place();
             return Err(if ship == Ship::Late { self.db.store_is_away() } else { Error::BusySnapshot });
@@ -500,17 +500,7 @@ impl Connection {
         if !kept {
             self.take_place()?;
         }
-        let mut deadline = None;
-        let begun = loop {
-            match self.begin_write(&snapshot) {
-                // Two that wait for each other's SHARED would never end: the one with RESERVED
-                // waits.
-                Err(Error::Busy(_)) if !self.is_over(&mut deadline) && locks::reserve(&*self.db.home)? => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                result => break result,
-            }
-        };
+        let begun = self.move_forward(snapshot).and_then(|snapshot| self.begin_patiently(&snapshot));
         if begun.is_err() {
             if self.db.inner.lock().phase == Phase::Unmarked {
                 locks::unreserve(&*self.db.home)?;
@@ -525,6 +515,20 @@ impl Connection {
             }
         }
         begun
+    }
+
+    fn begin_patiently(&mut self, snapshot: &Arc<State>) -> Result<()> {
+        let mut deadline = None;
+        loop {
+            match self.begin_write(snapshot) {
+                // Two that wait for each other's SHARED would never end: the one with RESERVED
+                // waits.
+                Err(Error::Busy(_)) if !self.is_over(&mut deadline) && locks::reserve(&*self.db.home)? => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
     }
 
     /// Takes place and turn. `Busy`: SQLite asks the busy handler where it may wait, and comes
@@ -806,7 +810,7 @@ impl Connection {
         let unpinned = before.map_or(Ok(()), |before| self.db.unpin(&mut inner, &before));
         // SQLite may go on in WAL mode under this lock: the caller uses the VFS below (rule
         // ModeUnderLock).
-        self.role = Role::pinned_now(Reader { state: pinned?, unsettled: false, looked });
+        self.role = Role::pinned_now(Reader { state: pinned?, unsettled: false, looked, has_moved: false });
         unpinned
     }
 

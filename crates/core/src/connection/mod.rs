@@ -15,6 +15,7 @@ mod carried;
 mod concurrent;
 mod engine;
 mod exclusive;
+mod forward;
 mod journal_file;
 mod lock;
 mod looked;

@@ -159,7 +159,7 @@ impl Connection {
             let state = db.pin_newest(&mut inner, Reach::Flushed)?;
             if state.tid <= member.words.flushed() {
                 let tid = state.tid.0;
-                self.role = Role::pinned_now(Reader { state, unsettled: false, looked: None });
+                self.role = Role::pinned_now(Reader { state, unsettled: false, looked: None, has_moved: false });
                 self.level = LockLevel::Shared;
                 return Ok(tid);
             }

@@ -178,7 +178,6 @@ impl Turns<'_> {
         is_dead: &mut dyn FnMut(usize) -> Result<bool>,
     ) -> Result<Turn> {
         let hold = hold.into();
-        let firm = hold == Hold::Busy;
         let mut waiting = false;
         let mut looked: Option<Instant> = None;
         let bit = 1u64 << self.me;
@@ -188,15 +187,10 @@ impl Turns<'_> {
             let word = self.words.turn().load(SeqCst);
             let place = Place::of(word);
             if place.owner == self.me {
-                // Ours: this joins our transactions in flight.
-                if !place.busy || firm {
-                    let ours = Place::taken(self.me, if place.busy { Hold::Busy } else { hold });
-                    if self.swap(word, ours) {
-                        break Turn::Ours;
-                    }
-                    continue;
+                if self.join(word, place, hold) {
+                    break Turn::Ours;
                 }
-                break Turn::Ours;
+                continue;
             }
             let now = Instant::now();
             let age = place.age();
@@ -247,6 +241,12 @@ impl Turns<'_> {
             self.words.wanting().fetch_and(!bit, SeqCst);
         }
         Ok(turn)
+    }
+
+    /// Joins our transactions in flight.
+    fn join(&self, word: u64, ours: Place, hold: Hold) -> bool {
+        let held = if ours.busy { Hold::Busy } else { hold };
+        (ours.busy && hold != Hold::Busy) || self.swap(word, Place::taken(self.me, held))
     }
 
     /// Time from `then_us` to the last taking or giving back.

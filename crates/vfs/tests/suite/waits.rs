@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{explain, one, open, setup};
+use common::{explain, one, open, open_stock, setup};
 use rusqlite::{Connection, ffi};
 
 /// Far above the times on a busy machine, and far below those of timeouts that multiply.
@@ -296,6 +296,133 @@ fn one_that_thinks_for_too_long_loses_the_place() {
         assert!(took > SOON && took < 10 * SOON, "{took:?}");
     });
     assert_eq!(busy(lost), ffi::SQLITE_BUSY_SNAPSHOT);
+}
+
+/// Tables `t0` to `t5` of a row each, on a page each.
+fn tables(path: &Path) -> Connection {
+    let db = open(path, "").unwrap();
+    for n in 0..TABLES {
+        db.execute_batch(&format!("CREATE TABLE t{n}(v); INSERT INTO t{n} VALUES (0)")).unwrap();
+    }
+    db
+}
+
+const TABLES: u32 = 6;
+
+fn value(db: &Connection, table: u32) -> i64 {
+    one(db, &format!("SELECT v FROM t{table}"))
+}
+
+fn set(db: &Connection, table: u32, value: i64) -> rusqlite::Result<()> {
+    db.execute_batch(&format!("UPDATE t{table} SET v = {value}"))
+}
+
+#[test]
+fn a_stale_snapshot_moves_forward_where_nothing_that_was_read_has_changed() {
+    let dir = setup();
+    let path = dir.path().join("forward");
+    drop(tables(&path));
+    let (db, other) = (with_busy_timeout(&path, 0), with_busy_timeout(&path, 0));
+    // A snapshot of the plain file stays.
+    set(&other, 3, 0).unwrap();
+    for (n, end) in ["COMMIT", "ROLLBACK", "COMMIT"].into_iter().enumerate() {
+        let n = n as i64 + 1;
+        db.execute_batch("BEGIN").unwrap();
+        assert_eq!(value(&db, 0), (n - 1).min(1));
+        set(&other, 1, 10 * n).unwrap();
+        set(&other, 2, 10 * n).unwrap();
+        set(&db, 0, n).unwrap();
+        assert_eq!((value(&db, 1), value(&db, 2)), (10 * n, 10 * n), "it goes on with the newest state");
+        db.execute_batch(end).unwrap();
+        let now = if end == "COMMIT" { n } else { 1 };
+        for db in [&db, &other] {
+            assert_eq!((value(db, 0), value(db, 1), value(db, 2)), (now, 10 * n, 10 * n));
+        }
+        set(&db, 3, n).unwrap();
+        set(&other, 4, n).unwrap();
+        assert_eq!((value(&other, 3), value(&db, 4)), (n, n));
+        // As it was before.
+        set(&other, 0, n.min(1)).unwrap();
+    }
+    drop((db, other));
+    assert_eq!(one::<String>(&open_stock(&path), "PRAGMA integrity_check"), "ok");
+}
+
+#[test]
+fn a_stale_snapshot_stays_where_a_page_in_the_cache_or_the_size_of_the_file_has_changed() {
+    let dir = setup();
+    let path = dir.path().join("stale cache");
+    drop(tables(&path));
+    let refused = |reads: &str, change: &str| {
+        let (db, other) = (with_busy_timeout(&path, 0), with_busy_timeout(&path, 0));
+        db.execute_batch(reads).unwrap();
+        db.execute_batch("BEGIN; SELECT v FROM t0").unwrap();
+        other.execute_batch(change).unwrap();
+        let written = db.execute_batch("UPDATE t5 SET v = v + 1");
+        assert_eq!(written.map_err(|e| explain(e).0), Err(ffi::SQLITE_BUSY_SNAPSHOT), "{reads}; {change}");
+        db.execute_batch("ROLLBACK; UPDATE t5 SET v = v + 1").unwrap();
+    };
+    refused("SELECT v FROM t1", "UPDATE t0 SET v = v + 1");
+    refused("SELECT v FROM t1", "UPDATE t1 SET v = v + 1");
+    refused("SELECT v FROM t1", "INSERT INTO t2 VALUES (zeroblob(9000))");
+    refused("SELECT v FROM t1", "CREATE TABLE more(v)");
+    refused("SELECT v FROM t1", "PRAGMA user_version=1");
+    assert_eq!(value(&open(&path, "").unwrap(), 5), 5);
+}
+
+/// Each transaction adds one to a table after it has read others. None is lost, whatever the caches
+/// held before.
+#[test]
+fn transactions_that_move_forward_lose_nothing() {
+    let dir = setup();
+    let path = dir.path().join("lost update");
+    drop(tables(&path));
+    let mut expected = [0i64; TABLES as usize];
+    let (mut moved, mut refused) = (0, 0);
+    let dbs: Vec<Connection> = (0..3).map(|_| with_busy_timeout(&path, 0)).collect();
+    let mut seed = 7u64;
+    let mut random = |below: u32| {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 33) as u32 % below
+    };
+    for _ in 0..600 {
+        let (db, other) = (&dbs[random(3) as usize], &dbs[random(3) as usize]);
+        db.execute_batch("BEGIN").unwrap();
+        let table = random(TABLES);
+        let reads = [table, random(TABLES)];
+        let read = reads.map(|n| value(db, n));
+        assert_eq!(read, reads.map(|n| expected[n as usize]), "the state when it began");
+        let mut is_stale = false;
+        if !std::ptr::eq(db, other) {
+            for _ in 0..random(3) {
+                let n = random(TABLES);
+                set(other, n, expected[n as usize] + 1).unwrap();
+                expected[n as usize] += 1;
+                is_stale = true;
+            }
+        }
+        match set(db, table, read[0] + 1) {
+            Ok(()) => {
+                moved += i32::from(is_stale);
+                for n in 0..TABLES {
+                    assert_eq!(value(db, n), expected[n as usize] + i64::from(n == table));
+                }
+                let commits = random(4) > 0;
+                db.execute_batch(if commits { "COMMIT" } else { "ROLLBACK" }).unwrap();
+                expected[table as usize] += i64::from(commits);
+            }
+            Err(e) => {
+                assert_eq!((explain(e).0, is_stale), (ffi::SQLITE_BUSY_SNAPSHOT, true));
+                refused += 1;
+                db.execute_batch("ROLLBACK").unwrap();
+            }
+        }
+    }
+    assert!(moved > 20 && refused > 20, "{moved} went on, {refused} did not");
+    drop(dbs);
+    let stock = open_stock(&path);
+    assert_eq!(one::<String>(&stock, "PRAGMA integrity_check"), "ok");
+    (0..TABLES).for_each(|n| assert_eq!(value(&stock, n), expected[n as usize]));
 }
 
 /// A connection with two files and a transaction over both, and one that reads the first.

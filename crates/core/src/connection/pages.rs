@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::cache::VERSION_BYTES;
 use super::role::{Place, Reader, Role, Writer};
-use super::{Connection, concurrent};
+use super::{Connection, LockLevel, concurrent};
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::{home as at, put};
 use crate::base::memory::{self, Room};
@@ -69,8 +69,10 @@ impl Connection {
         };
         let notes_all = reader.as_ref().is_some_and(|reader| reader.runs_apart());
         let Some(Reader { state: snapshot, looked, .. }) = reader.filter(|r| r.state.kind != Kind::Foreign) else {
-            self.cache.note_any();
-            // SQLite reads the page size before its first lock; aside, all is plain.
+            // SQLite reads the page size before its first lock, into no cache; aside, all is plain.
+            if self.level > LockLevel::None {
+                self.cache.note_any();
+            }
             let n = db.home.read_at(buf, offset).context(|| db.what("cannot read"))?;
             if !is_aside && offset == 0 && home::mark(buf.get(..n).unwrap_or_default()).is_some() {
                 home::unmark(buf);

@@ -30,7 +30,7 @@ pub use base::error::{Error, Result};
 pub use base::options::{Network, Options, Preset, Split, Updates};
 pub use base::{rules, text};
 pub use connection::pragma::NAMES as PRAGMAS;
-pub use connection::{Connection, Engine, LockLevel, Mode, nap};
+pub use connection::{Asks, Connection, Engine, LockLevel, Mode, nap};
 pub use disk::environment;
 pub use disk::stats::Stats;
 pub use pairing::replay::Report;

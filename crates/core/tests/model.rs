@@ -351,7 +351,11 @@ impl Model {
         }
         // As under a busy handler, whose sleep may get the place tentatively.
         let mut ticket = None;
-        let kept = Patience { all: LONG, kept: Some(HoldLimits { held: Duration::ZERO, inside: Duration::ZERO }) };
+        let kept = Patience {
+            all: LONG,
+            kept: Some(HoldLimits { held: Duration::ZERO, inside: Duration::ZERO }),
+            is_last: false,
+        };
         for _ in 0..rng.gen_range(0..3) {
             if self.queue.acquire_with(me, TurnClaim::Firm, kept, &mut ticket) {
                 break;

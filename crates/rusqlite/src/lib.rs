@@ -24,7 +24,7 @@ use std::mem::transmute;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onewrite::ffi::{AutoExtensionFn, VfsFindFn, VfsRegisterFn};
+use onewrite::ffi::{AutoExtensionFn, AutocommitFn, TxnStateFn, VfsFindFn, VfsRegisterFn};
 use onewrite::{Api, VFS_NAME};
 use onewrite_core::disk::Disk;
 use rusqlite::{Connection, OpenFlags, ffi};
@@ -37,16 +37,21 @@ type RawAutoExtensionFn = unsafe extern "C" fn(
     Option<unsafe extern "C" fn(*mut ffi::sqlite3, *mut *mut c_char, *const ffi::sqlite3_api_routines) -> c_int>,
 ) -> c_int;
 
+type RawAutocommitFn = unsafe extern "C" fn(*mut ffi::sqlite3) -> c_int;
+type RawTxnStateFn = unsafe extern "C" fn(*mut ffi::sqlite3, *const c_char) -> c_int;
+
 /// The functions of the SQLite that rusqlite is linked to.
 pub fn api() -> Api {
-    // SAFETY: the functions differ from the declared types only in where two types are declared: an
-    // entry point, and `sqlite3_vfs`, which has the same layout (onewrite asserts that in
-    // tests/layout.rs).
-    let (vfs_find, vfs_register, auto_extension) = unsafe {
+    // SAFETY: the functions differ from the declared types only in where types are declared: an
+    // entry point, `sqlite3`, which is only passed on, and `sqlite3_vfs`, which has the same layout
+    // (onewrite asserts that in tests/layout.rs).
+    let (vfs_find, vfs_register, auto_extension, get_autocommit, txn_state) = unsafe {
         (
             transmute::<RawFindFn, VfsFindFn>(ffi::sqlite3_vfs_find),
             transmute::<RawRegisterFn, VfsRegisterFn>(ffi::sqlite3_vfs_register),
             transmute::<RawAutoExtensionFn, AutoExtensionFn>(ffi::sqlite3_auto_extension),
+            transmute::<RawAutocommitFn, AutocommitFn>(ffi::sqlite3_get_autocommit),
+            transmute::<RawTxnStateFn, TxnStateFn>(ffi::sqlite3_txn_state),
         )
     };
     Api {
@@ -62,6 +67,8 @@ pub fn api() -> Api {
         filename_journal: ffi::sqlite3_filename_journal,
         filename_wal: ffi::sqlite3_filename_wal,
         auto_extension,
+        get_autocommit,
+        txn_state,
     }
 }
 

@@ -51,6 +51,8 @@ typedef struct onewrite_api {
   const char *(*filename_journal)(const char *name);
   const char *(*filename_wal)(const char *name);
   int (*auto_extension)(void (*entry)(void));
+  int (*get_autocommit)(sqlite3 *connection);
+  int (*txn_state)(sqlite3 *connection, const char *schema);
 } onewrite_api;
 
 /* Registers the VFS "onewrite" with the SQLite these functions belong to. make_default other than 0
@@ -114,6 +116,8 @@ static inline int onewrite_register(int make_default){
   api.filename_journal = sqlite3_filename_journal;
   api.filename_wal = sqlite3_filename_wal;
   api.auto_extension = sqlite3_auto_extension;
+  api.get_autocommit = sqlite3_get_autocommit;
+  api.txn_state = sqlite3_txn_state;
   return onewrite_register_api(&api, make_default);
 }
 

@@ -87,6 +87,8 @@ pub mod words {
     pub const AT_TURNS: usize = 17;
     pub const AT_CLEARING: usize = 18;
     pub const AT_LOOKED: usize = 19;
+    /// Whether explicit transactions usually write.
+    pub const AT_TENDS: usize = 20;
     pub const AT_VISIBLE: usize = 24;
     pub const AT_FLUSHED: usize = 25;
     pub const AT_WRITTEN: usize = 26;

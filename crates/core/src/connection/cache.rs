@@ -7,8 +7,10 @@
 //!
 //! The drop-in library keeps the pages that are the same in the new state.
 
+use rustc_hash::FxHashSet;
+
 use crate::base::layout::{be_u32, home as at};
-use crate::base::types::Tid;
+use crate::base::types::{PageNo, Tid};
 use crate::pages::table::{PageTable, StateId, state_id};
 use crate::sqlite_format::home::State;
 
@@ -26,12 +28,76 @@ pub struct CacheVersion {
     left: Option<(StateId, u32)>,
     has_looked: bool,
     changed: Vec<u32>,
+    cached: Cached,
+}
+
+/// More pages are not noted, but for a transaction of `concurrent=1`.
+const CACHED_MAX: usize = 4096;
+
+/// The pages that SQLite's cache may hold: those read and written since it was emptied.
+#[derive(Default)]
+struct Cached {
+    pages: FxHashSet<PageNo>,
+    /// Those before SQLite looked at the state last: own SQLite may keep them.
+    before: FxHashSet<PageNo>,
+    /// It may hold others, too.
+    is_unknown: bool,
+    was_unknown: bool,
+}
+
+impl Cached {
+    /// SQLite finds its cache stale.
+    fn empty(&mut self) {
+        std::mem::swap(&mut self.pages, &mut self.before);
+        self.pages.clear();
+        self.was_unknown = std::mem::take(&mut self.is_unknown);
+    }
+
+    /// It keeps the pages that are the same.
+    fn keep(&mut self) {
+        let before = std::mem::take(&mut self.before);
+        self.is_unknown |= self.was_unknown || self.pages.try_reserve(before.len()).is_err();
+        if !self.is_unknown {
+            self.pages.extend(before);
+        }
+    }
+
+    fn note(&mut self, page: PageNo, limit: usize) {
+        if self.is_unknown || self.pages.contains(&page) {
+            return;
+        }
+        self.is_unknown = self.pages.len() >= limit || self.pages.try_reserve(1).is_err();
+        if self.is_unknown {
+            self.pages = FxHashSet::default();
+        } else {
+            self.pages.insert(page);
+        }
+    }
 }
 
 impl CacheVersion {
     /// In a child of a fork the states are others: the cache holds pages of none of them.
     pub fn carried(self) -> CacheVersion {
-        CacheVersion { left: self.counter.map(|counter| (NO_STATE, counter)), ..CacheVersion::default() }
+        CacheVersion {
+            left: self.counter.map(|counter| (NO_STATE, counter)),
+            cached: Cached { is_unknown: true, ..Cached::default() },
+            ..CacheVersion::default()
+        }
+    }
+
+    /// SQLite has this page from now on. `all`: more than [`CACHED_MAX`] if need be.
+    pub fn note(&mut self, page: PageNo, all: bool) {
+        self.cached.note(page, if all { usize::MAX } else { CACHED_MAX });
+    }
+
+    /// SQLite reads or writes past the snapshot.
+    pub fn note_any(&mut self) {
+        self.cached.is_unknown = true;
+    }
+
+    /// The pages that SQLite may have, if known.
+    pub fn pages(&self) -> Option<&FxHashSet<PageNo>> {
+        (!self.cached.is_unknown).then_some(&self.cached.pages)
     }
 
     pub fn saw(&mut self, bytes: &[u8], offset: u64) {
@@ -47,15 +113,19 @@ impl CacheVersion {
     /// SQLite unlocks with the pages of `state` cached; `None`: the file below says which. Without
     /// a check, the cache is as before.
     pub fn leave(&mut self, state: Option<&State>) {
+        self.cached.is_unknown |= state.is_none();
         if std::mem::take(&mut self.has_looked) || state.is_none() {
             self.left = state.map(state_id).zip(self.counter);
         }
     }
 
     /// Answers SQLite's check: the counter it remembers if its cache is of `state`, and another one
-    /// if it would mistake `state` for that.
-    pub fn answer(&mut self, state: &State, version: &mut [u8; VERSION_BYTES]) {
+    /// if it would mistake `state` for that. `empties`: no cache passes it.
+    pub fn answer(&mut self, state: &State, version: &mut [u8; VERSION_BYTES], empties: bool) {
         self.has_looked = true;
+        if empties {
+            self.cached.empty();
+        }
         let Some((left, counter)) = self.left else { return };
         let (head, _) = version.split_at_mut(4);
         if state.tid == Tid::HOME && left.0 == Tid::HOME {
@@ -65,6 +135,9 @@ impl CacheVersion {
         } else if state.change_counter == counter {
             head.copy_from_slice(&(!counter).to_be_bytes());
         }
+        if !empties && *head != counter.to_be_bytes() {
+            self.cached.empty();
+        }
     }
 
     /// Pages in which `state` may differ from the cache, with or without page 1; `None`: any.
@@ -72,6 +145,9 @@ impl CacheVersion {
         let (left, _) = self.left?;
         self.changed.clear();
         let is_known = left.0 != Tid::HOME && table.changed_between(left, state_id(state), &mut self.changed);
+        if is_known {
+            self.cached.keep();
+        }
         is_known.then_some(&*self.changed)
     }
 }
@@ -80,7 +156,6 @@ impl CacheVersion {
 #[allow(clippy::indexing_slicing)]
 mod tests {
     use super::*;
-    use crate::base::types::PageNo;
 
     fn state(tid: u64, counter: u32) -> State {
         State { change_counter: counter, ..State::empty(Tid(tid)) }
@@ -89,7 +164,7 @@ mod tests {
     fn answer(cache: &mut CacheVersion, state: &State) -> u32 {
         let mut version = [0; VERSION_BYTES];
         version[..4].copy_from_slice(&state.change_counter.to_be_bytes());
-        cache.answer(state, &mut version);
+        cache.answer(state, &mut version, false);
         be_u32(&version, 0).unwrap_or(0)
     }
 
@@ -124,6 +199,44 @@ mod tests {
         assert_eq!(answer(&mut cache, &state(8, 6)), 6, "another than the cache is known by");
         cache.leave(Some(&state(8, 6)));
         assert_eq!(answer(&mut cache, &state(8, 6)), 5);
+    }
+
+    #[test]
+    fn the_pages_in_the_cache_are_known_from_when_it_was_last_emptied() {
+        let mut cache = CacheVersion::default();
+        let pages = |cache: &CacheVersion| {
+            cache.pages().map(|pages| {
+                let mut pages: Vec<u32> = pages.iter().map(|page| page.0).collect();
+                pages.sort_unstable();
+                pages
+            })
+        };
+        let mut page = vec![0; 512];
+        page[24..28].copy_from_slice(&5u32.to_be_bytes());
+        cache.saw(&page, 0);
+        cache.note(PageNo(1), false);
+        cache.note(PageNo(7), false);
+        cache.leave(Some(&state(7, 5)));
+        assert_eq!((answer(&mut cache, &state(7, 5)), pages(&cache)), (5, Some(vec![1, 7])), "kept");
+        cache.note(PageNo(8), false);
+        cache.leave(Some(&state(7, 5)));
+        assert_eq!((answer(&mut cache, &state(8, 6)), pages(&cache)), (6, Some(vec![])), "emptied");
+        cache.note(PageNo(9), false);
+        let mut table = PageTable::default();
+        let _asked = table.changed_between((Tid(7), 5), (Tid(8), 6), &mut Vec::new());
+        table.note_step(&state(7, 5), &state(8, 6), [PageNo(8)].into_iter());
+        assert!(cache.changed(&state(8, 6), &table).is_some());
+        assert_eq!(pages(&cache), Some(vec![1, 7, 8, 9]), "those that are the same stay");
+        (10..10 + CACHED_MAX as u32).for_each(|page| cache.note(PageNo(page), false));
+        assert_eq!(pages(&cache), None);
+        cache.leave(Some(&state(8, 6)));
+        assert_eq!((answer(&mut cache, &state(8, 6)), pages(&cache)), (5, None));
+        cache.leave(Some(&state(8, 6)));
+        assert_eq!((answer(&mut cache, &state(9, 7)), pages(&cache)), (7, Some(vec![])));
+        (10..10 + 2 * CACHED_MAX as u32).for_each(|page| cache.note(PageNo(page), true));
+        assert_eq!(cache.pages().map(FxHashSet::len), Some(2 * CACHED_MAX));
+        cache.leave(None);
+        assert_eq!(pages(&cache), None, "the file below has filled it");
     }
 
     #[test]

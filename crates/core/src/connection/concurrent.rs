@@ -23,7 +23,7 @@ use super::write::needs_plain_file;
 use crate::base::error::{Error, Result};
 use crate::base::layout::home as at;
 use crate::base::memory;
-use crate::base::types::PageNo;
+use crate::base::types::{PageNo, Tid};
 use crate::database::{Database, DatabaseState, Phase};
 use crate::pages::table::Image;
 use crate::pages::txn::Txn;
@@ -92,6 +92,8 @@ impl Connection {
             }
             inner.published.clone()
         };
+        // SQLite's cache was empty when the transaction began.
+        let Some(read) = self.cache.pages() else { return Err(Error::BusySnapshot) };
         let Some(WriteTransaction { reader: ReadTransaction { looked: Some(looked), .. }, txn, .. }) =
             self.role.writer_mut()
         else {
@@ -104,7 +106,7 @@ impl Connection {
         if alone || needs_plain_file(txn) || !txn.streamed.is_empty() {
             return Err(Error::BusySnapshot);
         }
-        let on_page_1 = still_holds(&db, txn, &looked.pages, &newest)?;
+        let on_page_1 = still_holds(&db, txn, read, &newest)?;
         let mut pages = txn.pages.clone();
         // SQLite's page 1 has the sizes of the snapshot (rule MergeIsSerial).
         if on_page_1 != OnPage1::More {
@@ -194,13 +196,18 @@ fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &St
     if !home::same_header(&now, &before, if on_page_1 == OnPage1::More { home::COUNTERS } else { home::SIZES }) {
         return Err(Error::BusySnapshot);
     }
-    let table = db.table.read();
     // Pages of others may have the numbers of added ones.
-    let is_old = |page: &&PageNo| **page != PageNo::HEADER && page.0 <= base.page_count;
-    let mut pages = looked.iter().chain(txn.pages.keys()).filter(is_old);
-    // The snapshot is pinned, so the table has everything written since.
-    if pages.any(|page| table.newest_tid(*page).is_some_and(|tid| tid > base.tid)) {
+    let is_old = |page: &&PageNo| page.0 <= base.page_count;
+    if !is_unchanged(db, looked.iter().chain(txn.pages.keys()).filter(is_old), base.tid) {
         return Err(Error::BusySnapshot);
     }
     Ok(on_page_1)
+}
+
+/// Whether none of `pages`, page 1 apart, has changed since `tid`. That is pinned, so the table of a
+/// process that is alone has everything written since; one beside others tells what it lacks.
+pub(super) fn is_unchanged<'a>(db: &Database, mut pages: impl Iterator<Item = &'a PageNo>, tid: Tid) -> bool {
+    let table = db.table.read();
+    let is_newer = |page: &PageNo| table.newest_tid(*page).is_some_and(|newest| newest > tid);
+    (table.member.is_none() || table.knows_since(tid)) && !pages.any(|page| *page != PageNo::HEADER && is_newer(page))
 }

@@ -8,7 +8,7 @@ use super::looked::ReadSet;
 use super::role::{Passthrough, ReadTransaction, Role, WriterTurn};
 use super::said::Synchronous;
 use super::several::prepares;
-use super::wait::{self, Waits};
+use super::wait::{self, Asks};
 use super::write::stays_here;
 use super::{Connection, LockLevel};
 use crate::base::error::{Error, Result};
@@ -23,6 +23,8 @@ use crate::pages::txn::Txn;
 use crate::processes::another_writes;
 use crate::recovery::recover;
 use crate::session::aside;
+use crate::shared::tendency::Tendency;
+use crate::shared::turn::{Hold, THINK};
 use crate::shared::words::Ship;
 use crate::sqlite_format::home::{FileKind, State};
 
@@ -51,17 +53,19 @@ impl Connection {
         if level <= self.level {
             return Ok(());
         }
+        self.waits.asks = None;
         let locked = match level {
             LockLevel::None => Ok(()),
             LockLevel::Shared => self.lock_shared().and_then(|()| self.check_in_effect()),
             LockLevel::Reserved => self.lock_reserved(),
             LockLevel::Pending | LockLevel::Exclusive => self.lock_exclusive(),
         };
+        self.waits.is_last = false;
         match &locked {
             Ok(()) => {
                 self.level = level;
                 if level >= LockLevel::Reserved {
-                    self.waits = Waits::default();
+                    self.waits.forget();
                 }
                 if let Some(writer) = self.role.writer_mut() {
                     writer.has_just_begun = level == LockLevel::Reserved;
@@ -97,8 +101,11 @@ impl Connection {
             return self.lock_for_good();
         }
         // While the store is away, newer states may stay invisible for long: take no place.
-        if self.habit.may_write > 0 && !apart && !is_away {
-            // Before the snapshot, so that the upgrade is not stale; given up if it only reads.
+        // Before the snapshot, so that the upgrade is not stale; given up if it only reads.
+        if apart || is_away {
+        } else if self.will_write() {
+            has_place = self.take_place_to_think()?;
+        } else if self.habit.may_write > 0 {
             has_place = self.take_tentative_place()?;
         }
         let pinned = self.pin_snapshot(has_place);
@@ -111,25 +118,72 @@ impl Connection {
         pinned
     }
 
+    /// Whether an explicit transaction begins that probably writes, perhaps after it has read.
+    fn will_write(&self) -> bool {
+        if !self.said.explicit || self.db.read_only || self.habit.reads_only {
+            return false;
+        }
+        let of_database = || self.db.member().and_then(|member| Tendency::of(member.words.tends()).writes());
+        let own = self.habit.tends.writes().or_else(|| Tendency::of(&self.db.tends).writes());
+        own.or_else(of_database).unwrap_or_else(|| self.habit.has_written())
+    }
+
+    /// Learns from an explicit transaction that ends.
+    fn learn(&mut self) {
+        if !std::mem::take(&mut self.said.explicit) {
+            return;
+        }
+        if let Some(ended) = self.habit.ended() {
+            self.habit.tends = self.habit.tends.after(ended);
+            Tendency::learn(&self.db.tends, ended);
+            if let Some(member) = self.db.member().filter(|member| !member.observes) {
+                Tendency::learn(member.words.tends(), ended);
+            }
+        }
+    }
+
+    /// As for BEGIN IMMEDIATE, the busy handler says how long to wait. When it refuses, the
+    /// transaction reads without the place.
+    fn take_place_to_think(&mut self) -> Result<bool> {
+        self.habit.comes_for_place();
+        if self.waits.is_last {
+            return Ok(false);
+        }
+        let got = self.take_before_reading(TurnClaim::Thinks(THINK), Hold::Thought)?;
+        if !got && self.waits.may_ask {
+            self.expect_place();
+            self.waits.asks = Some(Asks::Again);
+            return Err(Error::Busy("another connection writes, and this one usually does after it has read".into()));
+        }
+        Ok(got)
+    }
+
     /// Without the place, the transaction may still read.
     fn take_tentative_place(&mut self) -> Result<bool> {
         self.habit.comes_for_place();
+        if self.db.member().is_some_and(|member| member.others_think()) {
+            return Ok(false);
+        }
+        self.take_before_reading(TurnClaim::Tentative(self.grace()), Hold::Lease)
+    }
+
+    fn take_before_reading(&mut self, claim: TurnClaim, hold: Hold) -> Result<bool> {
         if self.others_keep(TENTATIVE_WAIT)? {
             // Do not queue behind a thread of this process that waits for another process.
             return Ok(false);
         }
         let sure = self.habit.is_sure_writer();
         let kept = HoldLimits { held: TENTATIVE_WAIT, inside: if sure { INSIDE_WAIT } else { TENTATIVE_WAIT } };
-        let patience = Patience { all: Duration::from_millis(self.busy_ms), kept: Some(kept) };
-        let claim = TurnClaim::Tentative(self.grace());
+        let patience = Patience { all: Duration::from_millis(self.busy_ms), kept: Some(kept), is_last: false };
         if !self.db.queue.acquire_with(self.id, claim, patience, &mut self.waits.ticket) {
             return Ok(false);
         }
-        let entered = self.db.enter_soon(false, TENTATIVE_WAIT.min(patience.all), Some(TENTATIVE_WAIT));
+        let entered = self.db.enter_soon(hold, TENTATIVE_WAIT.min(patience.all), Some(TENTATIVE_WAIT));
         if entered.is_err() {
             self.waits.ticket = self.db.queue.give_up(self.id);
         }
-        self.place = if entered.is_ok() { WriterTurn::Tentative { doubtless: true } } else { WriterTurn::None };
+        let doubtless = hold == Hold::Lease;
+        self.place = if entered.is_ok() { WriterTurn::Tentative { doubtless } } else { WriterTurn::None };
         match entered {
             Ok(()) => Ok(true),
             Err(Error::Busy(_)) => Ok(false),
@@ -247,7 +301,7 @@ impl Connection {
         }
         let unsettled = state.tid > inner.latest.tid;
         let looked = (!has_place && self.runs_apart(inner)).then(ReadSet::default);
-        self.role = Role::pinned_now(ReadTransaction { state, unsettled, looked });
+        self.role = Role::pinned_now(ReadTransaction { state, unsettled, looked, has_moved: false });
         Ok(())
     }
 
@@ -442,7 +496,8 @@ impl Connection {
             (inner.is_newest(&snapshot), inner.ship())
         };
         self.check_commits(ship)?;
-        if !is_newest {
+        if !is_newest && !self.may_move(&snapshot, ship)? {
+            self.habit.was_stale = self.waits.upgrades;
             self.expect_place();
             return Err(if ship == Ship::Late { self.db.store_is_away() } else { Error::BusySnapshot });
         }
@@ -450,17 +505,7 @@ impl Connection {
         if !kept {
             self.take_place()?;
         }
-        let mut deadline = None;
-        let begun = loop {
-            match self.begin_write(&snapshot) {
-                // Two that wait for each other's SHARED would never end: the one with RESERVED
-                // waits.
-                Err(Error::Busy(_)) if !self.is_over(&mut deadline) && locks::reserve(&*self.db.home)? => {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                result => break result,
-            }
-        };
+        let begun = self.move_forward(snapshot).and_then(|snapshot| self.begin_patiently(&snapshot));
         if begun.is_err() {
             if self.db.inner.lock().phase == Phase::Unmarked {
                 locks::unreserve(&*self.db.home)?;
@@ -470,16 +515,52 @@ impl Connection {
                 self.waits.ticket = self.db.queue.give_up(self.id);
             }
             if matches!(begun, Err(Error::BusySnapshot)) {
+                self.habit.was_stale = self.waits.upgrades;
                 self.expect_place();
             }
         }
         begun
     }
 
+    fn begin_patiently(&mut self, snapshot: &Arc<State>) -> Result<()> {
+        let mut deadline = None;
+        loop {
+            match self.begin_write(snapshot) {
+                // Two that wait for each other's SHARED would never end: the one with RESERVED
+                // waits.
+                Err(Error::Busy(_)) if !self.is_over(&mut deadline) && locks::reserve(&*self.db.home)? => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                result => return result,
+            }
+        }
+    }
+
     /// Takes place and turn. `Busy`: SQLite asks the busy handler where it may wait, and comes
     /// again.
     fn take_place(&mut self) -> Result<()> {
-        if self.others_keep(FIRM_WAIT)? {
+        let taken = self.try_place();
+        if matches!(taken, Err(Error::Busy(_))) && self.waits.may_ask && !self.waits.is_last {
+            self.waits.asks = self.asks_for_place();
+        }
+        taken
+    }
+
+    /// Where SQLite asks the busy handler, it is asked once before, by which one that does not wait
+    /// is known: it takes the place of a transaction that thinks.
+    fn asks_for_place(&self) -> Option<Asks> {
+        // One that steps aside waits for this one.
+        let steps_aside = || self.db.inner.lock().reserved.is_some();
+        let others_think =
+            || self.db.queue.is_thinking() || self.db.member().is_some_and(|member| member.others_think());
+        match self.waits.upgrades {
+            true => (!steps_aside()).then_some(Asks::Again),
+            false => (!self.waits.is_retry() && others_think()).then_some(Asks::Once),
+        }
+    }
+
+    fn try_place(&mut self) -> Result<()> {
+        if !self.waits.is_last && self.others_keep(FIRM_WAIT)? {
             self.expect_place();
             return Err(another_writes(self.db.member().as_deref()));
         }
@@ -489,7 +570,11 @@ impl Connection {
 
     pub(super) fn take_place_here(&mut self) -> Result<()> {
         let all = Duration::from_millis(self.busy_ms);
-        let patience = Patience { all, kept: Some(HoldLimits { held: FIRM_WAIT, inside: all }) };
+        let kept = Some(HoldLimits { held: FIRM_WAIT, inside: all });
+        let patience = match self.waits.is_last {
+            true => Patience { all: FIRM_WAIT.min(all), kept: None, is_last: true },
+            false => Patience { all, kept, is_last: false },
+        };
         if self.db.queue.acquire_with(self.id, TurnClaim::Firm, patience, &mut self.waits.ticket) {
             return Ok(());
         }
@@ -499,7 +584,11 @@ impl Connection {
 
     /// While another process writes, gives the writer's place up.
     pub(super) fn enter_for_good(&mut self) -> Result<()> {
-        let entered = self.db.enter_soon(true, Duration::from_millis(self.busy_ms), Some(FIRM_WAIT));
+        let all = Duration::from_millis(self.busy_ms);
+        let entered = match self.waits.is_last {
+            true => self.db.enter(true, FIRM_WAIT.min(all)),
+            false => self.db.enter_soon(true, all, Some(FIRM_WAIT)),
+        };
         self.place = if entered.is_ok() { WriterTurn::Firm } else { WriterTurn::None };
         if entered.is_err() {
             self.waits.ticket = self.db.queue.give_up(self.id);
@@ -532,12 +621,17 @@ impl Connection {
     pub(super) fn leave(&mut self, pass_on: bool) {
         match std::mem::take(&mut self.place) {
             WriterTurn::Firm | WriterTurn::Given { in_turn: true } => self.db.leave(pass_on),
-            WriterTurn::Tentative { .. } => {
-                if let Some(member) = self.db.member() {
-                    member.end_lease();
-                }
-            }
-            WriterTurn::None | WriterTurn::Given { in_turn: false } => {}
+            // Else another connection of this process has it.
+            WriterTurn::Tentative { .. } if self.db.queue.holds(self.id) => self.end_lease(),
+            // It got the place while SQLite slept.
+            WriterTurn::None if self.waits.has_waited() && self.db.queue.holds(self.id) => self.end_lease(),
+            WriterTurn::None | WriterTurn::Tentative { .. } | WriterTurn::Given { in_turn: false } => {}
+        }
+    }
+
+    fn end_lease(&self) {
+        if let Some(member) = self.db.member() {
+            member.end_lease();
         }
     }
 
@@ -644,6 +738,7 @@ impl Connection {
             let settled = self.settle();
             self.cache.leave(self.role.snapshot().filter(|_| !self.role.is_below()).map(|state| &**state));
             self.has_no_wal = false;
+            self.learn();
             if self.habit.end(self.waits.is_retry()) {
                 self.said.wal = false;
             }
@@ -720,7 +815,7 @@ impl Connection {
         let unpinned = before.map_or(Ok(()), |before| self.db.unpin(&mut inner, &before));
         // SQLite may go on in WAL mode under this lock: the caller uses the VFS below (rule
         // ModeUnderLock).
-        self.role = Role::pinned_now(ReadTransaction { state: pinned?, unsettled: false, looked });
+        self.role = Role::pinned_now(ReadTransaction { state: pinned?, unsettled: false, looked, has_moved: false });
         unpinned
     }
 

@@ -1,13 +1,12 @@
-//! The pages that a transaction of `concurrent=1` has looked at, and its stage.
+//! The stage of a transaction of `concurrent=1`.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::base::types::PageNo;
 use crate::pages::table::Image;
 
 #[derive(Default)]
 pub(super) struct ReadSet {
-    pub(super) pages: FxHashSet<PageNo>,
     pub(super) stage: OptimisticStage,
 }
 
@@ -47,14 +46,10 @@ impl ReadSet {
         };
     }
 
-    /// Notes a page that SQLite reads; after a merge, returns its image.
-    pub(super) fn read(&mut self, page: PageNo) -> Option<&Image> {
+    /// After a merge, the image of a page that SQLite reads.
+    pub(super) fn read(&self, page: PageNo) -> Option<&Image> {
         match &self.stage {
-            OptimisticStage::Apart => {
-                self.pages.insert(page);
-                None
-            }
-            OptimisticStage::Ordinary => None,
+            OptimisticStage::Apart | OptimisticStage::Ordinary => None,
             OptimisticStage::Merged(own) | OptimisticStage::Committed(own) => own.pages.get(&page),
         }
     }

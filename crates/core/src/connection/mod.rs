@@ -15,6 +15,7 @@ mod carried;
 mod concurrent;
 mod engine;
 mod exclusive;
+mod forward;
 mod journal_file;
 mod lock;
 mod looked;
@@ -37,7 +38,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 pub use engine::Engine;
-pub use wait::nap;
+pub use wait::{Asks, nap};
 
 use role::{Role, WriterTurn};
 use said::{Habit, PragmaState, Synchronous};
@@ -152,6 +153,25 @@ impl Connection {
     /// Whether the next transaction may write.
     pub fn probably_writes(&self) -> bool {
         self.habit.may_write > 0
+    }
+
+    /// Before a lock: whether the application began the transaction itself, and whether it has read
+    /// in it, so that SQLite does not ask the busy handler.
+    pub fn note_transaction(&mut self, explicit: bool, has_read: bool, may_ask: bool) {
+        if self.level == LockLevel::None {
+            self.said.explicit = explicit;
+        }
+        (self.waits.upgrades, self.waits.may_ask) = (has_read, may_ask);
+    }
+
+    /// Whether the busy handler is to be asked for the lock that was refused.
+    pub fn asks(&mut self) -> Option<Asks> {
+        self.waits.asks.take()
+    }
+
+    /// The handler refused: the next try of the lock is the last.
+    pub fn wait_no_longer(&mut self) {
+        self.waits.is_last = true;
     }
 
     /// Whether this process uses the log.

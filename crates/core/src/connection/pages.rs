@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::cache::VERSION_BYTES;
 use super::role::{ReadTransaction, Role, WriteTransaction, WriterTurn};
-use super::{Connection, concurrent};
+use super::{Connection, LockLevel, concurrent};
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::{home as at, put};
 use crate::base::memory::{self, Room};
@@ -34,10 +34,12 @@ impl Connection {
     /// xRead; returns the bytes read, fewer only at the end.
     pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = self.read(buf, offset);
+        // Rule MergeIsSerial.
+        let empties = self.role.txn().is_none() && self.looked().is_some();
         match (&read, self.role.snapshot()) {
             (Ok(n), Some(snapshot)) if *n == VERSION_BYTES && offset == at::CHANGE_COUNTER as u64 => {
                 if let Ok(version) = buf.try_into() {
-                    self.cache.answer(snapshot, version);
+                    self.cache.answer(snapshot, version, empties);
                 }
             }
             (Ok(n), _) => self.cache.saw(buf.get(..*n).unwrap_or_default(), offset),
@@ -47,6 +49,7 @@ impl Connection {
     }
 
     fn read(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.habit.has_read |= offset >= at::HEADER_BYTES as u64;
         if self.may_show_too_much() {
             match self.shows(offset, buf.len())? {
                 Shows::Nothing => {}
@@ -64,10 +67,14 @@ impl Connection {
             Role::Writer(WriteTransaction { reader, txn, .. }) => (Some(reader), Some(txn)),
             Role::Idle | Role::Aside(_) | Role::Below(None) | Role::Lost => (None, None),
         };
+        let notes_all = reader.as_ref().is_some_and(|reader| reader.runs_apart());
         let Some(ReadTransaction { state: snapshot, looked, .. }) =
             reader.filter(|r| r.state.kind != FileKind::Foreign)
         else {
-            // SQLite reads the page size before its first lock; aside, all is plain.
+            // SQLite reads the page size before its first lock, into no cache; aside, all is plain.
+            if self.level > LockLevel::None {
+                self.cache.note_any();
+            }
             let n = db.home.read_at(buf, offset).context(|| db.what("cannot read"))?;
             if !is_aside && offset == 0 && home::mark(buf.get(..n).unwrap_or_default()).is_some() {
                 home::unmark(buf);
@@ -91,7 +98,8 @@ impl Connection {
         for piece in Txn::split(size, offset, len) {
             let (page, in_page, range) = piece?;
             let Some(to) = buf.get_mut(range) else { continue };
-            if let Some(own) = looked.as_mut().and_then(|looked| looked.read(page)) {
+            self.cache.note(page, notes_all);
+            if let Some(own) = looked.as_ref().and_then(|looked| looked.read(page)) {
                 to.copy_from_slice(part(own, in_page, to.len())?);
                 continue;
             }
@@ -172,10 +180,12 @@ impl Connection {
 
     fn write(&mut self, data: &[u8], offset: u64) -> Result<()> {
         if self.is_aside() {
+            self.cache.note_any();
             return self.db.home.write_at(data, offset).context(|| self.db.what("cannot write"));
         }
         self.begin_again()?;
         let db = &*self.db;
+        let runs_apart = self.role.pinned().is_some_and(ReadTransaction::runs_apart);
         let Some(txn) = self.role.txn_mut() else {
             return Err(Error::Misuse("a write without a write lock".into()));
         };
@@ -189,6 +199,7 @@ impl Connection {
         let size = txn.page_bytes as usize;
         for piece in Txn::split(txn.page_bytes, offset, data.len()) {
             let (page, in_page, range) = piece?;
+            self.cache.note(page, runs_apart);
             let bytes = part(data, range.start, range.len())?;
             let image = if bytes.len() == size {
                 Image::copy(bytes)?

@@ -60,10 +60,12 @@ pub(super) struct ReadTransaction {
     pub(super) unsettled: bool,
     /// Pages read without the writer's place.
     pub(super) looked: Option<ReadSet>,
+    /// SQLite has page 1 as it was in an older state, with other counters.
+    pub(super) has_moved: bool,
 }
 
 impl ReadTransaction {
-    fn runs_apart(&self) -> bool {
+    pub(super) fn runs_apart(&self) -> bool {
         matches!(&self.looked, Some(ReadSet { stage: looked::OptimisticStage::Apart, .. }))
     }
 }

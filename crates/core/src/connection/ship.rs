@@ -162,7 +162,8 @@ impl Connection {
             let state = db.pin_newest(&mut inner, Reach::Flushed)?;
             if state.tid <= member.words.flushed() {
                 let tid = state.tid.0;
-                self.role = Role::pinned_now(ReadTransaction { state, unsettled: false, looked: None });
+                self.role =
+                    Role::pinned_now(ReadTransaction { state, unsettled: false, looked: None, has_moved: false });
                 self.level = LockLevel::Shared;
                 return Ok(tid);
             }

@@ -23,6 +23,24 @@ const SLEEPS: Duration = Duration::from_millis(20);
 pub(super) struct Waits {
     pub(super) ticket: Option<Ticket>,
     busy_at: Option<Instant>,
+    /// The caller can ask the busy handler itself.
+    pub(super) may_ask: bool,
+    /// SQLite does not ask it for the coming lock: it has read under this one.
+    pub(super) upgrades: bool,
+    /// The last BUSY was for the caller to ask.
+    pub(super) asks: Option<Asks>,
+    /// The handler will not wait any longer.
+    pub(super) is_last: bool,
+}
+
+/// The busy handler is to be asked before SQLite hears of BUSY. Where it refuses, the caller calls
+/// [`Connection::wait_no_longer`](super::Connection::wait_no_longer) and tries once more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// If it waits, the caller tries again.
+    Again,
+    /// If it waits, SQLite hears of BUSY, and asks on.
+    Once,
 }
 
 impl Waits {
@@ -33,6 +51,15 @@ impl Waits {
     /// A late try gets a new turn.
     pub(super) fn begin(&mut self) {
         self.ticket = self.ticket.filter(|_| self.is_retry());
+    }
+
+    /// After success.
+    pub(super) fn forget(&mut self) {
+        (self.ticket, self.busy_at) = (None, None);
+    }
+
+    pub(super) fn has_waited(&self) -> bool {
+        self.busy_at.is_some()
     }
 
     /// Whether the busy handler was probably asked.
@@ -75,9 +102,10 @@ pub fn nap(time: Duration) -> bool {
     let Some(db) = expected.db.upgrade() else { return false };
     let deadline = Instant::now() + time;
     let Expected { connection, claim, mut ticket, .. } = expected;
-    if db.queue.acquire_with(connection, claim, Patience::from(time), &mut ticket) {
+    if db.queue.acquire_with(connection, claim, Patience { is_last: false, ..Patience::from(time) }, &mut ticket) {
         db.queue.set_inside(connection, true);
-        let entered = db.enter(false, deadline);
+        // For as long as it sleeps, one that thinks keeps the place.
+        let entered = db.enter_soon(false, deadline, Some(Duration::MAX));
         db.queue.set_inside(connection, false);
         if entered.is_ok() {
             return true;

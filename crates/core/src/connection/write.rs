@@ -30,7 +30,7 @@ impl Connection {
 
     fn prepare_txn(&mut self, super_journal: Option<&Path>) -> Result<()> {
         let db = self.db.clone();
-        let looks = self.looked().is_some();
+        let (looks, has_moved) = (self.looked().is_some(), self.has_moved());
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         if txn.doomed && looks {
             return Ok(());
@@ -78,9 +78,11 @@ impl Connection {
         let options = options_on_newest(&db, txn)?;
         if !txn.is_untouched() && (super_journal.is_some() || plain) {
             db.spans_aside.fetch_or(super_journal.is_some(), Relaxed);
-            if self.requires {
+            // Behind a move, SQLite's journal would restore the counters of an older state.
+            let refused = self.requires.then(|| stays_here("this transaction"));
+            if let Some(refused) = refused.or(has_moved.then_some(Error::BusySnapshot)) {
                 txn.doomed = true;
-                return Err(stays_here("this transaction"));
+                return Err(refused);
             }
             match aside::step_aside(&db, &mut writer, txn, &self.journal, self.id) {
                 Ok(journal) => {

@@ -297,6 +297,8 @@ pub struct Database {
     /// Several files needed the plain file: the next such transaction waits until it is alone.
     pub(crate) spans_aside: AtomicBool,
     pub(crate) attached: AttachHook,
+    /// The tendency of this process's explicit transactions.
+    pub(crate) tends: AtomicU64,
     /// Some processes may still be attached to them.
     pub(crate) lost_logs: Mutex<Vec<LogFile>>,
     schemes: Schemes,
@@ -361,6 +363,7 @@ impl Database {
             undecided: Mutex::new(None),
             spans_aside: AtomicBool::new(false),
             attached: AttachHook::default(),
+            tends: AtomicU64::new(0),
             lost_logs: Mutex::default(),
             schemes,
             scheme,

@@ -45,8 +45,10 @@ const AWAY: Duration = Duration::from_micros(250);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TurnClaim {
     Firm,
-    /// Another may have it after so long.
+    /// Another may have it after so long without work.
     Tentative(Duration),
+    /// It usually writes: another may have it after so long, or at the end of its wait.
+    Thinks(Duration),
 }
 
 /// An idle firm holder.
@@ -57,6 +59,8 @@ pub struct Patience {
     pub all: Duration,
     /// The limit for one holder.
     pub kept: Option<HoldLimits>,
+    /// At the end, a holder that thinks loses the place.
+    pub is_last: bool,
 }
 
 /// The limit for one holder, unless it was idle for [`KEEPS`].
@@ -69,7 +73,7 @@ pub struct HoldLimits {
 
 impl From<Duration> for Patience {
     fn from(all: Duration) -> Self {
-        Patience { all, kept: None }
+        Patience { all, kept: None, is_last: true }
     }
 }
 
@@ -96,6 +100,11 @@ struct Holder {
 impl Holder {
     fn is_tentative(&self) -> bool {
         self.claim != TurnClaim::Firm
+    }
+
+    /// What thinks is not waited for by a probable write, which has read nothing yet.
+    fn thinks_beside(&self, claim: TurnClaim) -> bool {
+        matches!((self.claim, claim), (TurnClaim::Thinks(_), TurnClaim::Tentative(_)))
     }
 
     /// A firm holder that is not waited for.
@@ -320,7 +329,8 @@ impl WriterQueue {
                 Some(_) => {}
             }
             let known = inner.holder.is_some_and(|h| {
-                patience.kept.is_some_and(|kept| h.keeps(kept, inner.idle_of(&h), self.is_inside(&h)))
+                let keeps = |kept| h.keeps(kept, inner.idle_of(&h), self.is_inside(&h));
+                patience.kept.is_some_and(|kept| keeps(kept) || h.thinks_beside(claim))
             });
             if known || patience.all.is_zero() {
                 *ticket = Some(mine);
@@ -419,6 +429,7 @@ impl WriterQueue {
                 let unchanged = waited - seen.1;
                 may_have = match h.claim {
                     TurnClaim::Tentative(grace) => (!inside && idle >= grace) || (over && h.since.elapsed() >= STARVED),
+                    TurnClaim::Thinks(limit) => (!inside && h.since.elapsed() >= limit) || (over && patience.is_last),
                     TurnClaim::Firm => false,
                 };
                 let waited_for_tentative = |kept: HoldLimits| h.is_tentative() && unchanged >= kept.held;
@@ -471,6 +482,11 @@ impl WriterQueue {
     /// Whether a holder has it for good.
     pub fn is_taken(&self) -> bool {
         self.inner.lock().holder.is_some_and(|h| !h.is_tentative())
+    }
+
+    /// Whether a holder thinks.
+    pub fn is_thinking(&self) -> bool {
+        self.inner.lock().holder.is_some_and(|h| matches!(h.claim, TurnClaim::Thinks(_)))
     }
 
     /// Counts the holder, too.

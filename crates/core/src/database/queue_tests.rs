@@ -99,7 +99,7 @@ fn a_tentative_holder_that_waits_inside_keeps_the_place() {
 fn patience_with_a_turn_is_not_patience_with_all_of_them() {
     let q = WriterQueue::default();
     let turn = Duration::from_secs(1);
-    let patience = Patience { all: LONG, kept: Some(HoldLimits { held: turn, inside: turn }) };
+    let patience = Patience { all: LONG, kept: Some(HoldLimits { held: turn, inside: turn }), is_last: false };
     std::thread::scope(|s| {
         let (q, (taken, is_taken)) = (&q, std::sync::mpsc::channel());
         for n in 0..12 {
@@ -124,15 +124,40 @@ fn patience_with_a_turn_is_not_patience_with_all_of_them() {
 }
 
 #[test]
+fn one_that_thinks_keeps_the_place_until_its_time_or_that_of_a_waiter_is_over() {
+    let q = WriterQueue::default();
+    let patience = |is_last| Patience { all: 5 * GRACE, kept: None, is_last };
+    let other = |n, claim, patience: Patience| {
+        let q = &q;
+        std::thread::scope(|s| s.spawn(move || q.acquire(ConnectionId(n), claim, patience)).join().unwrap())
+    };
+    assert!(q.acquire(ConnectionId(1), TurnClaim::Thinks(LONG), LONG));
+    assert!(q.is_thinking() && !q.is_taken());
+    assert!(!other(2, TurnClaim::Firm, patience(false)) && !other(2, TurnClaim::Thinks(LONG), patience(false)));
+    let kept = Some(HoldLimits { held: LONG, inside: LONG });
+    let probably = Patience { all: LONG, kept, is_last: false };
+    assert!(!other(2, TurnClaim::Tentative(GRACE), probably), "what may only read does not wait for it");
+    assert!(q.acquire(ConnectionId(1), TurnClaim::Firm, Duration::ZERO), "nothing has taken it");
+    assert!(!other(2, TurnClaim::Firm, patience(true)) && q.holds(ConnectionId(1)));
+    q.release(ConnectionId(1));
+    assert!(q.acquire(ConnectionId(1), TurnClaim::Thinks(LONG), LONG));
+    assert!(other(2, TurnClaim::Firm, patience(true)) && q.holds(ConnectionId(2)));
+    q.release(ConnectionId(2));
+    assert!(q.acquire(ConnectionId(1), TurnClaim::Thinks(2 * GRACE), LONG));
+    assert!(other(2, TurnClaim::Firm, Patience { all: LONG, ..patience(false) }) && q.holds(ConnectionId(2)));
+}
+
+#[test]
 fn whoever_merely_keeps_the_place_is_not_waited_for() {
     let q = WriterQueue::default();
-    let patience = Patience { all: LONG, kept: Some(HoldLimits { held: LONG, inside: LONG }) };
+    let patience = Patience { all: LONG, kept: Some(HoldLimits { held: LONG, inside: LONG }), is_last: false };
     assert!(q.acquire(ConnectionId(1), TurnClaim::Firm, LONG));
     std::thread::scope(|s| {
         s.spawn(|| assert!(!q.acquire(ConnectionId(2), TurnClaim::Firm, patience), "this thread is idle"));
     });
     std::thread::scope(|s| {
-        let patience = Patience { all: LONG, kept: Some(HoldLimits { held: Duration::ZERO, inside: LONG }) };
+        let patience =
+            Patience { all: LONG, kept: Some(HoldLimits { held: Duration::ZERO, inside: LONG }), is_last: false };
         let q = &q;
         s.spawn(move || assert!(!q.acquire(ConnectionId(2), TurnClaim::Firm, patience)));
     });
@@ -141,7 +166,7 @@ fn whoever_merely_keeps_the_place_is_not_waited_for() {
 #[test]
 fn a_ticket_keeps_the_turn_and_the_place_waits_for_nobody_that_is_away() {
     let q = WriterQueue::default();
-    let none = Patience { all: LONG, kept: Some(HoldLimits { held: Duration::ZERO, inside: LONG }) };
+    let none = Patience { all: LONG, kept: Some(HoldLimits { held: Duration::ZERO, inside: LONG }), is_last: false };
     let order = std::sync::Mutex::new(Vec::new());
     let mut ticket = None;
     assert!(q.acquire(ConnectionId(1), TurnClaim::Firm, LONG));

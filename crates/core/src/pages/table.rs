@@ -219,6 +219,8 @@ pub struct PageTable {
     needed_bytes: u64,
     /// Each page changed after this is listed; `None`: unknown.
     since: Option<Tid>,
+    /// Each page changed after this is listed as long as its snapshot is pinned.
+    whole_since: Tid,
     /// Of this process, oldest first.
     steps: VecDeque<TableChange>,
     /// A connection has asked for steps; stock SQLite never does.
@@ -335,6 +337,12 @@ impl PageTable {
     /// Changes after `tid` are listed from now on.
     pub fn lists_since(&mut self, tid: Tid) {
         self.since = Some(tid);
+        self.whole_since = self.whole_since.max(tid);
+    }
+
+    /// Whether each page changed after `tid` is listed, which is pinned.
+    pub fn knows_since(&self, tid: Tid) -> bool {
+        self.whole_since <= tid
     }
 
     /// The pages changed up to `tid`, each with its last change, and the TID after which none is
@@ -495,7 +503,12 @@ impl PageTable {
     /// Home has got the newest image, which has a record in the log: drops unneeded versions.
     pub fn swept(&mut self, page: PageNo, readers: Readers<'_>) {
         let Some(tid) = self.is_home(page, readers) else { return };
+        self.drops_until(tid);
+    }
+
+    fn drops_until(&mut self, tid: Tid) {
         self.since = self.since.map(|since| since.max(tid));
+        self.whole_since = self.whole_since.max(tid);
     }
 
     /// Drops unneeded versions; returns the newest TID.
@@ -552,7 +565,7 @@ impl PageTable {
     /// for snapshots.
     pub fn checkpointed(&mut self, home_tid: Tid, page_count: u32, readers: Readers<'_>) {
         debug_assert!(home_tid <= readers.visible, "home gets nothing that readers may not see yet");
-        self.since = self.since.map(|since| since.max(home_tid));
+        self.drops_until(home_tid);
         let (layer, unmade) = (self.layer.take(), self.unmade.take());
         self.new_bytes = 0;
         self.set_kept(0);

@@ -30,6 +30,7 @@ use crate::log::group::Durability;
 use crate::log::ring::StreamedImages;
 use crate::shared::member::{self, Member, TakeResult};
 use crate::shared::tail::{Reach, Tail};
+use crate::shared::turn::Hold;
 use crate::shared::users;
 use crate::sqlite_format::home::State;
 
@@ -44,30 +45,37 @@ impl Database {
     /// else the place is leased, so that the next snapshot is probably still newest at its first
     /// write.
     pub fn enter(&self, firm: bool, deadline: impl Into<Deadline>) -> Result<()> {
-        self.enter_soon(firm, deadline, None)
+        self.try_enter(firm.into(), &deadline.into(), None).map(drop)
     }
 
-    /// Does not wait for a process that has held the place for `kept`.
-    pub fn enter_soon(&self, firm: bool, deadline: impl Into<Deadline>, kept: Option<Duration>) -> Result<()> {
-        self.try_enter(firm, &deadline.into(), kept).map(drop)
+    /// Does not wait for a process that has held the place for `kept`, and takes no place from one
+    /// that thinks.
+    pub fn enter_soon(
+        &self,
+        hold: impl Into<Hold>,
+        deadline: impl Into<Deadline>,
+        kept: Option<Duration>,
+    ) -> Result<()> {
+        self.try_enter(hold.into(), &deadline.into(), kept).map(drop)
     }
 
     /// Takes over from a dead process, without the place in this process: its holder may begin a
     /// session meanwhile.
     pub fn enter_and_leave(&self, deadline: impl Into<Deadline>) -> Result<()> {
-        if self.try_enter(true, &deadline.into(), None)? {
+        if self.try_enter(Hold::Busy, &deadline.into(), None)? {
             self.leave(false);
         }
         Ok(())
     }
 
     /// False where no place exists among processes.
-    fn try_enter(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<bool> {
+    fn try_enter(&self, hold: Hold, deadline: &Deadline, kept: Option<Duration>) -> Result<bool> {
+        let firm = hold == Hold::Busy;
         let Some(member) = self.member() else { return Ok(false) };
         if self.read_only {
             return Err(Error::Busy(format!("{} may only be read by this process", self.path.display())));
         }
-        let taken = member.take(firm, deadline, kept)?;
+        let taken = member.take(hold, deadline, kept)?;
         if member.should_hold_pending() {
             // Its holder may have gone (rule StockKeptOut).
             self.hold_pending();

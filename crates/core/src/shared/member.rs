@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex};
 use super::kept::{KeptImages, kept_path};
 use super::slots::MoreSlots;
 use super::tail::Tail;
-use super::turn::{Turn, Turns, now_us};
+use super::turn::{Hold, Turn, Turns, now_us};
 use super::users;
 use super::words::{PINS, PROCESSES, Pins, ProcessWords, RecoveryDebt, SnapshotCell};
 use crate::base::deadline::Deadline;
@@ -569,15 +569,22 @@ impl Member {
         named.map_or(String::new(), |(tag, time)| format!(": held for {:.1} s by {}", time.as_secs_f64(), tag.name()))
     }
 
+    /// Whether another process has the place while a thread thinks.
+    pub fn others_think(&self) -> bool {
+        self.turns().is_thought_by_another()
+    }
+
     /// Whether a living process has been writing for `kept`.
     pub fn others_keep(&self, kept: Duration) -> Result<bool> {
         self.turns().kept_by_another(kept).map_or(Ok(false), |process| Ok(!self.is_dead(process)?))
     }
 
-    /// `firm`: for a transaction, which [`Member::leave`] ends; else a lease. Does not wait for a
-    /// process that has the place for `kept`. After `FromDead`, also of a lease, the caller takes
+    /// Busy is for a transaction, which [`Member::leave`] ends. Does not wait for a process that has
+    /// the place for `kept`. After `FromDead`, also of a lease, the caller takes
     /// over and calls [`Member::settle`] and [`Member::leave`]; after a firm `Anew` just these.
-    pub fn take(&self, firm: bool, deadline: &Deadline, kept: Option<Duration>) -> Result<TakeResult> {
+    pub fn take(&self, hold: impl Into<Hold>, deadline: &Deadline, kept: Option<Duration>) -> Result<TakeResult> {
+        let hold = hold.into();
+        let firm = hold == Hold::Busy;
         // A thread that waits for another process's turn holds it.
         let local = self.local.try_lock().or_else(|| self.local.try_lock_until(deadline.at()));
         let Some(mut local) = local else { return Ok(TakeResult::Not) };
@@ -598,7 +605,7 @@ impl Member {
             return Ok(TakeResult::Again);
         }
         let mut locked = None;
-        let turn = self.turns().take(firm, deadline, kept, &mut |process| {
+        let turn = self.turns().take(hold, deadline, kept, &mut |process| {
             self.forget_dead(&mut locked)?;
             let dead = self.lock_dead(process)?;
             locked = dead.then_some(process);

@@ -14,6 +14,7 @@ pub mod slots;
 #[cfg(test)]
 mod slots_tests;
 pub mod tail;
+pub mod tendency;
 pub mod turn;
 pub mod users;
 pub mod words;

@@ -26,6 +26,9 @@ use crate::disk::system;
 const GRACE_US: u64 = 1000;
 /// A lease for a snapshot to be written on is left alone longer: its thread may lack a processor.
 const SNAPSHOT_GRACE_US: u64 = 20_000;
+/// A snapshot of a transaction that usually writes on, while its thread thinks, is left alone for
+/// so long.
+pub const THINK: Duration = Duration::from_secs(2);
 /// A process goes on this long while others wait.
 const SLICE: Duration = Duration::from_millis(2);
 const POLL: Duration = Duration::from_millis(1);
@@ -43,12 +46,32 @@ const _: () = assert!(PROCESSES <= 1 << (u64::BITS - OWNER_BITS));
 
 /// Leased for a snapshot to be written on.
 const FOR_SNAPSHOT: u64 = BUSY << 2;
+/// Leased so by a transaction that thinks: for [`THINK`].
+const THINKS: u64 = BUSY << 3;
+
+/// How a process takes the place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// For a snapshot that is probably written on.
+    Lease,
+    /// The same, also while its thread thinks.
+    Thought,
+    /// For a transaction.
+    Busy,
+}
+
+impl From<bool> for Hold {
+    fn from(firm: bool) -> Hold {
+        if firm { Hold::Busy } else { Hold::Lease }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct TurnWord {
     owner: usize,
     busy: bool,
     for_snapshot: bool,
+    thinks: bool,
     stamp_us: u64,
 }
 
@@ -56,11 +79,17 @@ impl TurnWord {
     fn of(word: u64) -> TurnWord {
         let owner = (word >> OWNER_BITS) as usize;
         let for_snapshot = word & FOR_SNAPSHOT != 0;
-        TurnWord { owner, busy: word & BUSY != 0, for_snapshot, stamp_us: word & STAMP_MAX }
+        let thinks = word & (BUSY | THINKS) == THINKS;
+        TurnWord { owner, busy: word & BUSY != 0, for_snapshot, thinks, stamp_us: word & STAMP_MAX }
     }
 
-    fn taken(owner: usize, firm: bool) -> u64 {
-        TurnWord::word(owner, firm) | if firm { 0 } else { FOR_SNAPSHOT }
+    fn taken(owner: usize, hold: Hold) -> u64 {
+        let lease = match hold {
+            Hold::Busy => 0,
+            Hold::Lease => FOR_SNAPSHOT,
+            Hold::Thought => FOR_SNAPSHOT | THINKS,
+        };
+        TurnWord::word(owner, hold == Hold::Busy) | lease
     }
 
     /// The process will not return soon: its lease is already old.
@@ -73,7 +102,11 @@ impl TurnWord {
     }
 
     fn grace_us(&self) -> u64 {
-        if self.for_snapshot { SNAPSHOT_GRACE_US } else { GRACE_US }
+        match (self.thinks, self.for_snapshot) {
+            (true, _) => THINK.as_micros() as u64,
+            (false, true) => SNAPSHOT_GRACE_US,
+            (false, false) => GRACE_US,
+        }
     }
 
     fn word(owner: usize, busy: bool) -> u64 {
@@ -132,22 +165,28 @@ impl Turns<'_> {
         place.busy && place.owner != self.me
     }
 
+    pub fn is_thought_by_another(&self) -> bool {
+        let place = TurnWord::of(self.words.turn().load(SeqCst));
+        place.thinks && place.owner != self.me && place.age() < THINK
+    }
+
     /// The other process that has it busy for `kept`, if any.
     pub fn kept_by_another(&self, kept: Duration) -> Option<usize> {
         let place = TurnWord::of(self.words.turn().load(SeqCst));
         (place.busy && place.owner != self.me && place.age() >= kept).then_some(place.owner)
     }
 
-    /// Takes the place, busy if `firm`, else leased. A lease is taken at the `deadline` at the
-    /// latest; a process that is busy for `kept` is not waited for. `is_dead` keeps others from
-    /// judging the same dead process until its next call.
+    /// Takes the place. A lease is taken at the `deadline` at the latest; with `kept` not that of a
+    /// process that thinks. One that is busy or thinks for `kept` is not waited for. `is_dead` keeps
+    /// others from judging the same dead process until its next call.
     pub fn take(
         &self,
-        firm: bool,
+        hold: impl Into<Hold>,
         deadline: &Deadline,
         kept: Option<Duration>,
         is_dead: &mut dyn FnMut(usize) -> Result<bool>,
     ) -> Result<Turn> {
+        let hold = hold.into();
         let mut waiting = false;
         let mut looked: Option<Instant> = None;
         let wanting = self.words.wanting();
@@ -159,33 +198,33 @@ impl Turns<'_> {
             let word = self.words.turn().load(SeqCst);
             let place = TurnWord::of(word);
             if place.owner == self.me {
-                // Ours: this joins our transactions in flight.
-                if !place.busy || firm {
-                    let ours = TurnWord::taken(self.me, firm || place.busy);
-                    if self.swap(word, ours) {
-                        break Turn::Ours;
-                    }
-                    continue;
+                if self.join(word, place, hold) {
+                    break Turn::Ours;
                 }
-                break Turn::Ours;
+                continue;
             }
             let now = Instant::now();
             let age = place.age();
             let age_us = age.as_micros() as u64;
-            let over = now >= deadline.at() || (place.busy && kept.is_some_and(|kept| age >= kept));
+            let is_kept = (place.busy || place.thinks) && kept.is_some_and(|kept| age >= kept);
+            let over = now >= deadline.at() || is_kept;
+            let is_due = |looked: Option<Instant>| over || looked.is_none_or(|at| now - at >= LOOK_FOR_DEAD);
             let mut nap = POLL;
             if !place.busy {
                 let others_wait = self.others_wait();
                 let old = age_us >= place.grace_us() && (waiting || !others_wait);
-                if old || over {
-                    if self.swap(word, TurnWord::taken(self.me, firm)) {
+                let lost = old || (over && !(place.thinks && kept.is_some()));
+                let looks = place.thinks && !lost && is_due(looked);
+                if lost || (looks && (over || looked.is_some()) && is_dead(place.owner)?) {
+                    if self.swap(word, TurnWord::taken(self.me, hold)) {
                         self.words.turns().fetch_add(1, SeqCst);
                         break Turn::Ours;
                     }
                     continue;
                 }
+                looked = if looks { Some(now) } else { looked };
                 nap = POLL.min(Duration::from_micros(place.grace_us().saturating_sub(age_us).max(50)));
-            } else if over || looked.is_none_or(|at| now - at >= LOOK_FOR_DEAD) {
+            } else if is_due(looked) {
                 // At once without time to wait: a system call per wait, not per look.
                 if (over || looked.is_some()) && is_dead(place.owner)? {
                     if self.swap(word, TurnWord::word(self.me, true) | TAKES_OVER) {
@@ -215,6 +254,12 @@ impl Turns<'_> {
             wanting.clear(self.me);
         }
         Ok(turn)
+    }
+
+    /// Joins our transactions in flight.
+    fn join(&self, word: u64, ours: TurnWord, hold: Hold) -> bool {
+        let held = if ours.busy { Hold::Busy } else { hold };
+        (ours.busy && hold != Hold::Busy) || self.swap(word, TurnWord::taken(self.me, held))
     }
 
     /// Time from `then_us` to the last taking or giving back.
@@ -315,6 +360,28 @@ mod tests {
         assert_eq!(words.turns().load(SeqCst), turns + 1);
         assert_eq!(a.take(true, &Duration::ZERO.into(), None, &mut alive).unwrap(), Turn::Theirs);
         assert_eq!(words.wanting().from(0).next(), None, "who gives up does not wait any more");
+    }
+
+    #[test]
+    fn a_process_that_thinks_keeps_its_lease_from_one_that_can_wait_unless_it_is_dead() {
+        let words = words();
+        let (a, b) = (Turns { words: &words, me: 0 }, Turns { words: &words, me: 1 });
+        let (soon, kept) = (Duration::from_millis(50), Some(Duration::from_secs(60)));
+        assert_eq!(a.take(Hold::Thought, &soon.into(), None, &mut alive).unwrap(), Turn::Ours);
+        assert!(b.is_thought_by_another() && !a.is_thought_by_another());
+        assert_eq!(b.take(true, &soon.into(), kept, &mut alive).unwrap(), Turn::Theirs);
+        assert_eq!(b.take(true, &(60 * soon).into(), Some(soon), &mut alive).unwrap(), Turn::Theirs);
+        assert_eq!(a.take(true, &soon.into(), None, &mut alive).unwrap(), Turn::Ours, "it begins to write");
+        assert!(!b.is_thought_by_another() && a.words.busy_owner() == Some(0));
+        a.leave(false);
+        for (dead, kept) in [(false, None), (true, kept)] {
+            assert_eq!(a.take(Hold::Thought, &THINK.into(), None, &mut alive).unwrap(), Turn::Ours);
+            let begun = Instant::now();
+            let taken = b.take(true, &(10 * soon).into(), kept, &mut |process| Ok(dead && process == 0)).unwrap();
+            assert_eq!(taken, Turn::Ours, "nothing of it is in flight: none takes over");
+            assert!(!dead || begun.elapsed() < 10 * soon, "{:?}", begun.elapsed());
+            b.leave(true);
+        }
     }
 
     #[test]

@@ -575,6 +575,11 @@ impl ProcessWords {
         self.cell(AT_TURNS)
     }
 
+    /// The [`super::tendency::Tendency`] of the database's explicit transactions.
+    pub fn tends(&self) -> &AtomicU64 {
+        self.cell(AT_TENDS)
+    }
+
     /// Those that wait for their turn.
     pub fn wanting(&self) -> ProcessBits<'_> {
         self.bits(AT_WANTING)

@@ -623,6 +623,67 @@ fn a_transaction_that_another_process_keeps_open_costs_the_busy_timeout_and_no_m
     assert_eq!(db.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0)).unwrap(), 2);
 }
 
+#[test]
+fn a_transaction_that_reads_and_writes_waits_for_a_process_that_thinks_and_not_for_a_dead_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("thinks.db");
+    let db = onewrite_rusqlite::open(&path).unwrap();
+    db.execute_batch("CREATE TABLE t(v); INSERT INTO t VALUES (0)").unwrap();
+    db.busy_timeout(Duration::from_secs(60)).unwrap();
+    let mut other = Remote::ours(&path);
+    let read_and_write = |db: &Connection| {
+        db.execute_batch("BEGIN").unwrap();
+        let v: i64 = db.query_row("SELECT v FROM t", [], |row| row.get(0)).unwrap();
+        db.execute("UPDATE t SET v = ?1", [v + 1]).unwrap();
+        db.execute_batch("COMMIT").unwrap();
+        v + 1
+    };
+    assert_eq!(read_and_write(&db), 1);
+    // It knows from the others that it will write.
+    other.sql("BEGIN").unwrap();
+    assert_eq!(other.sql("SELECT v FROM t").unwrap(), "1");
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            other.sql("UPDATE t SET v = v + 1").unwrap();
+            other.sql("COMMIT").unwrap();
+            other.sql("BEGIN").unwrap();
+            assert_eq!(other.sql("SELECT v FROM t").unwrap(), "2");
+            std::thread::sleep(Duration::from_millis(100));
+            other.kill();
+        });
+        assert_eq!(read_and_write(&db), 3, "one that dies while it thinks keeps nothing");
+    });
+}
+
+#[test]
+fn a_stale_snapshot_moves_forward_over_what_another_process_wrote_elsewhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("forward.db");
+    let db = onewrite_rusqlite::open(&path).unwrap();
+    db.execute_batch("CREATE TABLE t(v); CREATE TABLE u(v); INSERT INTO t VALUES (0); INSERT INTO u VALUES (0)")
+        .unwrap();
+    let mut other = Remote::ours(&path);
+    other.sql("UPDATE u SET v = 1").unwrap();
+    let value = |db: &Connection, table: &str| -> i64 {
+        db.query_row(&format!("SELECT v FROM {table}"), [], |row| row.get(0)).unwrap()
+    };
+    for n in 1..=30 {
+        // Reads alone are forgotten soon: no place is taken.
+        db.execute_batch("BEGIN; SELECT v FROM t; COMMIT; BEGIN; SELECT v FROM t; COMMIT; BEGIN").unwrap();
+        assert_eq!(value(&db, "t"), n - 1);
+        other.sql("UPDATE u SET v = v + 1").unwrap();
+        db.execute_batch("UPDATE t SET v = v + 1").unwrap();
+        assert_eq!(value(&db, "u"), n + 1);
+        db.execute_batch("COMMIT").unwrap();
+        assert_eq!(other.sql("SELECT v FROM t").unwrap(), n.to_string());
+    }
+    other.close();
+    drop(db);
+    let stock = Connection::open(&path).unwrap();
+    assert_eq!((value(&stock, "t"), value(&stock, "u")), (30, 31));
+}
+
 /// A connection with two files, and another process on the first.
 fn over_two_files(dir: &Path) -> (Connection, Remote) {
     let (first, second) = (dir.join("first.db"), dir.join("second.db"));

@@ -190,7 +190,7 @@ unsafe extern "C" fn main_size(file: *mut File, answer: *mut i64) -> c_int {
 unsafe extern "C" fn main_lock(file: *mut File, level: c_int) -> c_int {
     // SAFETY: see above.
     let main = unsafe { main_of(file) };
-    main.call(code::IOERR_LOCK, |state| state.lock(level))
+    main.lock(level)
 }
 
 unsafe extern "C" fn main_unlock(file: *mut File, level: c_int) -> c_int {

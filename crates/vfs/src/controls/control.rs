@@ -58,10 +58,17 @@ pub(crate) unsafe fn file_control(state: &mut MainFileState, op: c_int, arg: *mu
             Ok(code::OK)
         }
         fcntl::PDB => {
-            // SAFETY: the argument of this control is an sqlite3**; the address is compared and
-            // never followed.
-            state.siblings = Siblings::of(unsafe { arg.cast::<usize>().read() });
+            // SAFETY: the argument of this control is an sqlite3**, in SQLite's b-tree.
+            unsafe {
+                state.siblings = Siblings::of(arg.cast::<usize>().read());
+                state.caller.set_connection(arg.cast());
+            }
             Ok(code::NOTFOUND)
+        }
+        fcntl::BUSYHANDLER => {
+            // SAFETY: the argument of this control is a function and its argument.
+            unsafe { state.caller.set_busy(arg.cast()) };
+            Ok(code::OK)
         }
         // The file underneath keeps these for the time in WAL mode, so they may come before that
         // time. The name of a temporary file is the same from either.

@@ -1,11 +1,13 @@
 //! An open main database as SQLite calls it: one call at a time; an error or a panic becomes a
 //! result code.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use onewrite_core::Connection;
+use onewrite_core::{Asks, Connection};
 use parking_lot::lock_api::Mutex;
 
 use super::siblings::Siblings;
@@ -52,6 +54,33 @@ impl Main {
             state.check_alive(io_code)?;
             f(&mut state)
         })
+    }
+
+    /// `xLock`. Where SQLite would not ask the busy handler, or asks it too late, it is asked here.
+    pub(crate) fn lock(&self, level: c_int) -> c_int {
+        loop {
+            let rc = self.call(code::IOERR_LOCK, |state| state.lock(level));
+            if rc & 0xff != code::BUSY {
+                return rc;
+            }
+            let asks = {
+                let mut state = self.state.lock();
+                let busy = state.caller.busy();
+                state.connection().and_then(Connection::asks).zip(busy)
+            };
+            let Some((asks, busy)) = asks else { return rc };
+            // SAFETY: this is a call of SQLite's, and the state's lock is free.
+            let waits = unsafe { busy.waits() };
+            match (waits, asks) {
+                (true, Asks::Once) => return rc,
+                (true, Asks::Again) => {}
+                (false, _) => {
+                    if let Some(conn) = self.state.lock().connection() {
+                        conn.wait_no_longer();
+                    }
+                }
+            }
+        }
     }
 
     /// `xUnlock`.

@@ -1,6 +1,7 @@
 //! One open main database: how it is opened, and which of its calls are the engine's or the VFS's
 //! underneath.
 
+mod caller;
 mod carried;
 mod main;
 mod open;

@@ -12,6 +12,7 @@ use onewrite_core::inspect::home::mark;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::{Connection, LockLevel, Mode};
 
+use super::caller::Caller;
 use super::siblings::Siblings;
 use crate::host::Host;
 use crate::host::base::{BaseFile, check};
@@ -56,6 +57,7 @@ pub(crate) struct MainFileState {
     pub(super) named_at: Option<Instant>,
     /// The other files of the same SQLite connection.
     pub(crate) siblings: Siblings,
+    pub(crate) caller: Caller,
     pub(crate) journal_mode: JournalMode,
     /// [`fork::generation`] at the open, or when it was opened anew.
     pub(super) generation: u32,
@@ -142,6 +144,7 @@ impl MainFileState {
             moved: None,
             named_at: None,
             siblings: Siblings::default(),
+            caller: Caller::default(),
             journal_mode: JournalMode::default(),
             generation: fork::generation(),
             last_error: None,
@@ -286,6 +289,8 @@ impl MainFileState {
             self.conn.as_mut().map(Connection::leaves_foreign_file);
         }
         let spans = level == LockLevel::Exclusive && self.siblings.spans();
+        let (explicit, has_read) = self.caller.transaction(&self.host.api);
+        let may_ask = self.caller.busy().is_some();
         match self.engine() {
             None => {
                 if self.base_level < level {
@@ -294,6 +299,7 @@ impl MainFileState {
             }
             Some(conn) => {
                 conn.note_span(spans);
+                conn.note_transaction(explicit, has_read, may_ask);
                 conn.lock(level)?;
                 // The first lock decides the mode: in WAL mode the file underneath is locked alike.
                 if self.forwards()

@@ -122,6 +122,11 @@ macro_rules! linked_api {
             fn sqlite3_filename_journal(name: *const ::std::ffi::c_char) -> *const ::std::ffi::c_char;
             fn sqlite3_filename_wal(name: *const ::std::ffi::c_char) -> *const ::std::ffi::c_char;
             fn sqlite3_auto_extension(entry: ::std::option::Option<$crate::ffi::AnyFn>) -> ::std::ffi::c_int;
+            fn sqlite3_get_autocommit(connection: *mut $crate::ffi::Opaque) -> ::std::ffi::c_int;
+            fn sqlite3_txn_state(
+                connection: *mut $crate::ffi::Opaque,
+                schema: *const ::std::ffi::c_char,
+            ) -> ::std::ffi::c_int;
         }
         $crate::Api {
             asks_split: $asks_split,
@@ -136,6 +141,8 @@ macro_rules! linked_api {
             filename_journal: sqlite3_filename_journal,
             filename_wal: sqlite3_filename_wal,
             auto_extension: sqlite3_auto_extension,
+            get_autocommit: sqlite3_get_autocommit,
+            txn_state: sqlite3_txn_state,
         }
     }};
 }

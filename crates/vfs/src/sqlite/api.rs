@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use onewrite_core::text::printable;
 
 use super::ffi::{
-    AnyFn, AutoExtensionFn, FilenameFn, LogFn, MallocFn, OldMallocFn, UriBooleanFn, UriKeyFn, UriParameterFn,
-    VersionFn, VfsFindFn, VfsRegisterFn, slot,
+    AnyFn, AutoExtensionFn, AutocommitFn, FilenameFn, LogFn, MallocFn, OldMallocFn, TxnStateFn, UriBooleanFn, UriKeyFn,
+    UriParameterFn, VersionFn, VfsFindFn, VfsRegisterFn, slot,
 };
 use crate::process::log;
 
@@ -36,6 +36,8 @@ pub struct Api {
     pub filename_journal: FilenameFn,
     pub filename_wal: FilenameFn,
     pub auto_extension: AutoExtensionFn,
+    pub get_autocommit: AutocommitFn,
+    pub txn_state: TxnStateFn,
 }
 
 /// `onewrite_api` of `onewrite.h`: [`Api`] as C fills it.
@@ -55,6 +57,8 @@ pub struct CApi {
     pub filename_journal: Option<FilenameFn>,
     pub filename_wal: Option<FilenameFn>,
     pub auto_extension: Option<AutoExtensionFn>,
+    pub get_autocommit: Option<AutocommitFn>,
+    pub txn_state: Option<TxnStateFn>,
 }
 
 impl CApi {
@@ -76,6 +80,8 @@ impl CApi {
             filename_journal: self.filename_journal?,
             filename_wal: self.filename_wal?,
             auto_extension: self.auto_extension?,
+            get_autocommit: self.get_autocommit?,
+            txn_state: self.txn_state?,
         })
     }
 }
@@ -134,6 +140,8 @@ impl Api {
             filename_journal: function!(FILENAME_JOURNAL: FilenameFn),
             filename_wal: function!(FILENAME_WAL: FilenameFn),
             auto_extension: function!(AUTO_EXTENSION: AutoExtensionFn),
+            get_autocommit: function!(GET_AUTOCOMMIT: AutocommitFn),
+            txn_state: function!(TXN_STATE: TxnStateFn),
         })
     }
 

@@ -95,6 +95,7 @@ pub type LogFn = unsafe extern "C" fn(c_int, *const c_char, ...);
 pub mod slot {
     pub const DECLARE_VTAB: usize = 50;
     pub const FREE: usize = 58;
+    pub const GET_AUTOCOMMIT: usize = 60;
     pub const LIBVERSION_NUMBER: usize = 67;
     pub const MALLOC: usize = 68;
     pub const RESULT_DOUBLE: usize = 79;
@@ -116,6 +117,7 @@ pub mod slot {
     pub const URI_KEY: usize = 245;
     pub const FILENAME_JOURNAL: usize = 247;
     pub const FILENAME_WAL: usize = 248;
+    pub const TXN_STATE: usize = 252;
 }
 
 /// Result codes.
@@ -195,6 +197,7 @@ pub mod fcntl {
     pub const VFSNAME: c_int = 12;
     pub const POWERSAFE_OVERWRITE: c_int = 13;
     pub const PRAGMA: c_int = 14;
+    pub const BUSYHANDLER: c_int = 15;
     pub const TEMPFILENAME: c_int = 16;
     pub const MMAP_SIZE: c_int = 18;
     pub const HAS_MOVED: c_int = 20;
@@ -247,6 +250,12 @@ pub struct Opaque {
     _private: [u8; 0],
 }
 
+/// `sqlite3_get_autocommit`.
+pub type AutocommitFn = unsafe extern "C" fn(*mut Opaque) -> c_int;
+/// `sqlite3_txn_state`.
+pub type TxnStateFn = unsafe extern "C" fn(*mut Opaque, *const c_char) -> c_int;
+/// The busy handler of a connection, as `SQLITE_FCNTL_BUSYHANDLER` tells it.
+pub type BusyFn = unsafe extern "C" fn(*mut c_void) -> c_int;
 /// `sqlite3_auto_extension`, and the entry points it takes.
 pub type AutoExtensionFn = unsafe extern "C" fn(Option<AnyFn>) -> c_int;
 /// The entry point of an extension.

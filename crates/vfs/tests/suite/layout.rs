@@ -246,6 +246,8 @@ fn slots_hold_the_functions_they_are_taken_for() {
             "create_function_v2",
         ),
         (ours::slot::AUTO_EXTENSION, theirs::sqlite3_auto_extension as *const () as usize, "auto_extension"),
+        (ours::slot::GET_AUTOCOMMIT, theirs::sqlite3_get_autocommit as *const () as usize, "get_autocommit"),
+        (ours::slot::TXN_STATE, theirs::sqlite3_txn_state as *const () as usize, "txn_state"),
         (ours::slot::LOG, theirs::sqlite3_log as *const () as usize, "log"),
         (ours::slot::URI_BOOLEAN, theirs::sqlite3_uri_boolean as *const () as usize, "uri_boolean"),
         (ours::slot::URI_PARAMETER, theirs::sqlite3_uri_parameter as *const () as usize, "uri_parameter"),

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{explain, one, open, setup};
+use common::{explain, one, open, open_stock, setup};
 use rusqlite::{Connection, ffi};
 
 /// Far above the times on a busy machine, and far below those of timeouts that multiply.
@@ -151,6 +151,274 @@ fn a_write_that_finds_its_snapshot_stale_at_its_beginning_is_tried_again_unseen(
         }
     });
     assert_eq!(one::<i64>(&open(&path, "").unwrap(), "SELECT n FROM t"), 240);
+}
+
+const THINK: Duration = Duration::from_millis(10);
+
+/// Reads, thinks and writes in one transaction, so often.
+fn read_and_write(db: &Connection, times: u32) -> rusqlite::Result<()> {
+    for _ in 0..times {
+        db.execute_batch("BEGIN")?;
+        let n: i64 = one(db, "SELECT n FROM t");
+        std::thread::sleep(THINK);
+        db.execute("UPDATE t SET n = ?1", [n + 1])?;
+        db.execute_batch("COMMIT")?;
+    }
+    Ok(())
+}
+
+/// A database whose transactions usually read first and then write, all the same row.
+fn with_readers_that_write(path: &Path) -> Connection {
+    let db = open(path, "").unwrap();
+    db.execute_batch("CREATE TABLE t(n); INSERT INTO t VALUES (0)").unwrap();
+    read_and_write(&db, 1).unwrap();
+    db
+}
+
+/// Runs it while another thread thinks in such a transaction, for longer than anything waits here.
+/// Returns whether that one could write.
+fn beside_one_that_thinks(path: &Path, f: impl FnOnce()) -> rusqlite::Result<()> {
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|s| {
+        let thinker = s.spawn(move || {
+            let db = with_busy_timeout(path, 0);
+            db.execute_batch("BEGIN").unwrap();
+            let n: i64 = one(&db, "SELECT n FROM t");
+            ready.send(()).unwrap();
+            let _ = is_done.recv();
+            db.execute("UPDATE t SET n = ?1", [n + 1])?;
+            db.execute_batch("COMMIT")
+        });
+        is_ready.recv().unwrap();
+        f();
+        drop(done);
+        thinker.join().unwrap()
+    })
+}
+
+fn with_busy_timeout(path: &Path, ms: u64) -> Connection {
+    let db = open(path, "").unwrap();
+    db.busy_timeout(Duration::from_millis(ms)).unwrap();
+    db
+}
+
+#[test]
+fn transactions_that_read_and_write_wait_for_each_other() {
+    let dir = setup();
+    let path = dir.path().join("read, then write");
+    let db = with_readers_that_write(&path);
+    std::thread::scope(|s| {
+        for _ in 0..4 {
+            s.spawn(|| read_and_write(&with_busy_timeout(&path, 60_000), 10).unwrap());
+        }
+    });
+    assert_eq!(one::<i64>(&db, "SELECT n FROM t"), 41);
+}
+
+#[test]
+fn the_first_transaction_that_writes_after_it_has_read_teaches_the_others() {
+    let dir = setup();
+    let path = dir.path().join("first");
+    open(&path, "").unwrap().execute_batch("CREATE TABLE t(n); INSERT INTO t VALUES (0)").unwrap();
+    let (a, b) = (with_busy_timeout(&path, 60_000), with_busy_timeout(&path, 60_000));
+    let begin = "BEGIN; SELECT n FROM t";
+    a.execute_batch(begin).unwrap();
+    b.execute_batch("UPDATE t SET n = n + 1").unwrap();
+    assert_eq!(busy(a.execute_batch("UPDATE t SET n = 7")), ffi::SQLITE_BUSY_SNAPSHOT);
+    a.execute_batch("ROLLBACK").unwrap();
+    std::thread::scope(|s| {
+        for db in [a, b] {
+            s.spawn(move || read_and_write(&db, 10).unwrap());
+        }
+    });
+    assert_eq!(one::<i64>(&open(&path, "").unwrap(), "SELECT n FROM t"), 21);
+}
+
+#[test]
+fn what_only_reads_does_not_wait_for_one_that_thinks() {
+    let dir = setup();
+    let path = dir.path().join("readers");
+    let writer = with_readers_that_write(&path);
+    writer.busy_timeout(Duration::from_secs(60)).unwrap();
+    let reader = with_busy_timeout(&path, 60_000);
+    let reads = "BEGIN; SELECT n FROM t; SELECT n FROM t; COMMIT";
+    reader.execute_batch(reads).unwrap();
+    beside_one_that_thinks(&path, || {
+        for (db, sql) in [(&reader, reads), (&reader, "SELECT n FROM t"), (&writer, "SELECT n FROM t")] {
+            let (read, took) = timed(|| db.execute_batch(sql));
+            read.unwrap();
+            assert!(took < Duration::from_millis(180), "{sql}: {took:?}");
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn one_that_was_to_write_reads_without_the_place_where_the_busy_handler_refuses() {
+    let dir = setup();
+    let path = dir.path().join("handler");
+    let db = with_readers_that_write(&path);
+    read_and_write(&db, 1).unwrap();
+    beside_one_that_thinks(&path, || {
+        for ms in [0, 300] {
+            db.busy_timeout(Duration::from_millis(ms)).unwrap();
+            db.execute_batch("BEGIN").unwrap();
+            let (n, took) = timed(|| one::<i64>(&db, "SELECT n FROM t"));
+            assert_eq!(n, 2);
+            assert!(took >= Duration::from_millis(ms) && took < SOON, "{ms} ms became {took:?}");
+            db.execute_batch("COMMIT").unwrap();
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn one_that_does_not_wait_takes_the_place_of_one_that_thinks() {
+    let dir = setup();
+    let path = dir.path().join("impatient");
+    let db = with_readers_that_write(&path);
+    db.busy_timeout(Duration::ZERO).unwrap();
+    let lost = beside_one_that_thinks(&path, || db.execute_batch("UPDATE t SET n = 10").unwrap());
+    assert_eq!(busy(lost), ffi::SQLITE_BUSY_SNAPSHOT);
+    assert_eq!(one::<i64>(&db, "SELECT n FROM t"), 10);
+}
+
+#[test]
+fn one_that_thinks_for_too_long_loses_the_place() {
+    let dir = setup();
+    let path = dir.path().join("too long");
+    let db = with_readers_that_write(&path);
+    db.busy_timeout(Duration::from_secs(60)).unwrap();
+    let lost = beside_one_that_thinks(&path, || {
+        let (written, took) = timed(|| db.execute_batch("UPDATE t SET n = 10"));
+        written.unwrap();
+        assert!(took > SOON && took < 10 * SOON, "{took:?}");
+    });
+    assert_eq!(busy(lost), ffi::SQLITE_BUSY_SNAPSHOT);
+}
+
+/// Tables `t0` to `t5` of a row each, on a page each.
+fn tables(path: &Path) -> Connection {
+    let db = open(path, "").unwrap();
+    for n in 0..TABLES {
+        db.execute_batch(&format!("CREATE TABLE t{n}(v); INSERT INTO t{n} VALUES (0)")).unwrap();
+    }
+    db
+}
+
+const TABLES: u32 = 6;
+
+fn value(db: &Connection, table: u32) -> i64 {
+    one(db, &format!("SELECT v FROM t{table}"))
+}
+
+fn set(db: &Connection, table: u32, value: i64) -> rusqlite::Result<()> {
+    db.execute_batch(&format!("UPDATE t{table} SET v = {value}"))
+}
+
+#[test]
+fn a_stale_snapshot_moves_forward_where_nothing_that_was_read_has_changed() {
+    let dir = setup();
+    for (end, now) in [("COMMIT", 1), ("ROLLBACK", 0)] {
+        let path = dir.path().join(end);
+        drop(tables(&path));
+        let (db, other) = (with_busy_timeout(&path, 0), with_busy_timeout(&path, 0));
+        // A snapshot of the plain file stays.
+        set(&other, 3, 0).unwrap();
+        db.execute_batch("BEGIN").unwrap();
+        assert_eq!(value(&db, 0), 0);
+        set(&other, 1, 10).unwrap();
+        set(&other, 2, 20).unwrap();
+        set(&db, 0, 1).unwrap();
+        assert_eq!((value(&db, 1), value(&db, 2)), (10, 20), "it goes on with the newest state");
+        db.execute_batch(end).unwrap();
+        for db in [&db, &other] {
+            assert_eq!((value(db, 0), value(db, 1), value(db, 2)), (now, 10, 20));
+        }
+        set(&db, 3, 30).unwrap();
+        set(&other, 4, 40).unwrap();
+        assert_eq!((value(&other, 3), value(&db, 4)), (30, 40));
+        drop((db, other));
+        assert_eq!(one::<String>(&open_stock(&path), "PRAGMA integrity_check"), "ok");
+    }
+}
+
+#[test]
+fn a_stale_snapshot_stays_where_a_page_in_the_cache_or_the_size_of_the_file_has_changed() {
+    let dir = setup();
+    let path = dir.path().join("stale cache");
+    drop(tables(&path));
+    let refused = |reads: &str, change: &str| {
+        let (db, other) = (with_busy_timeout(&path, 0), with_busy_timeout(&path, 0));
+        db.execute_batch(reads).unwrap();
+        db.execute_batch("BEGIN; SELECT v FROM t0").unwrap();
+        other.execute_batch(change).unwrap();
+        let written = db.execute_batch("UPDATE t5 SET v = v + 1");
+        assert_eq!(written.map_err(|e| explain(e).0), Err(ffi::SQLITE_BUSY_SNAPSHOT), "{reads}; {change}");
+        db.execute_batch("ROLLBACK; UPDATE t5 SET v = v + 1").unwrap();
+    };
+    refused("SELECT v FROM t1", "UPDATE t0 SET v = v + 1");
+    refused("SELECT v FROM t1", "UPDATE t1 SET v = v + 1");
+    refused("SELECT v FROM t1", "INSERT INTO t2 VALUES (zeroblob(9000))");
+    refused("SELECT v FROM t1", "CREATE TABLE more(v)");
+    refused("SELECT v FROM t1", "PRAGMA user_version=1");
+    assert_eq!(value(&open(&path, "").unwrap(), 5), 5);
+}
+
+/// Each transaction adds one to a table after it has read others. None is lost, whatever the caches
+/// held before.
+#[test]
+fn transactions_that_move_forward_lose_nothing() {
+    let dir = setup();
+    let path = dir.path().join("lost update");
+    drop(tables(&path));
+    let mut expected = [0i64; TABLES as usize];
+    let (mut moved, mut refused) = (0, 0);
+    let dbs: Vec<Connection> = (0..3).map(|_| with_busy_timeout(&path, 0)).collect();
+    let mut seed = 7u64;
+    let mut random = |below: u32| {
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (seed >> 33) as u32 % below
+    };
+    for _ in 0..600 {
+        let (db, other) = (&dbs[random(3) as usize], &dbs[random(3) as usize]);
+        db.execute_batch("BEGIN").unwrap();
+        let table = random(TABLES);
+        let reads = [table, random(TABLES)];
+        let read = reads.map(|n| value(db, n));
+        assert_eq!(read, reads.map(|n| expected[n as usize]), "the state when it began");
+        let mut is_stale = false;
+        if !std::ptr::eq(db, other) {
+            for _ in 0..random(3) {
+                let n = random(TABLES);
+                set(other, n, expected[n as usize] + 1).unwrap();
+                expected[n as usize] += 1;
+                is_stale = true;
+            }
+        }
+        match set(db, table, read[0] + 1) {
+            Ok(()) => {
+                moved += i32::from(is_stale);
+                for n in 0..TABLES {
+                    assert_eq!(value(db, n), expected[n as usize] + i64::from(n == table));
+                }
+                let commits = random(4) > 0;
+                db.execute_batch(if commits { "COMMIT" } else { "ROLLBACK" }).unwrap();
+                expected[table as usize] += i64::from(commits);
+            }
+            Err(e) => {
+                assert_eq!((explain(e).0, is_stale), (ffi::SQLITE_BUSY_SNAPSHOT, true));
+                refused += 1;
+                db.execute_batch("ROLLBACK").unwrap();
+            }
+        }
+    }
+    assert!(moved > 20 && refused > 20, "{moved} went on, {refused} did not");
+    drop(dbs);
+    let stock = open_stock(&path);
+    assert_eq!(one::<String>(&stock, "PRAGMA integrity_check"), "ok");
+    (0..TABLES).for_each(|n| assert_eq!(value(&stock, n), expected[n as usize]));
 }
 
 /// A connection with two files and a transaction over both, and one that reads the first.

@@ -12,8 +12,9 @@
 //!
 //! Rule AnnounceThenLook needs that each pin that was set before the floor was raised is read. Each
 //! step is sequentially consistent. Behind its second step the process has the bit, or CLEARING has
-//! the process: who unsets the bit afterwards reads the pins once more behind that, and dies only with
-//! the process in CLEARING. One process at a time unsets bits, for one at a time has the turn.
+//! the process. For a bit that is unset afterwards belongs to a process in CLEARING, whose pins are
+//! read once more behind that. A death between the two leaves the process in CLEARING. One process
+//! at a time unsets bits, for one at a time has the turn.
 //!
 //! The bits of active processes stay, so a snapshot costs one load more.
 

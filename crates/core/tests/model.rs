@@ -1,6 +1,6 @@
 //! The writer's place, publication, the change of leaders and the bits of processes with snapshots
-//! under a model checker: the same sources, compiled against locks whose interleavings it chooses. It also finds deadlocks and lost
-//! wake-ups.
+//! under a model checker: the same sources, compiled against locks whose interleavings it chooses.
+//! It also finds deadlocks and lost wake-ups.
 
 #[path = "../src/log/frontier.rs"]
 mod frontier;

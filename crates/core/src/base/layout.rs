@@ -116,7 +116,8 @@ pub mod words {
     /// One cache line per process.
     pub const AT_SLOTS: usize = AT_PINNING + BIT_WORDS;
     pub const SLOT_WORDS: usize = 8;
-    /// Within a slot: its process, pinned snapshots, the oldest of those without a word of their own.
+    /// Within a slot: its process, pinned snapshots, the oldest of those without a word of their
+    /// own.
     pub const IN_SLOT_TAG: usize = 0;
     pub const IN_SLOT_PINS: usize = 1;
     /// Snapshots of a process with a word of their own.

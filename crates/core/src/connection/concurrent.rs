@@ -204,8 +204,8 @@ fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &St
     Ok(on_page_1)
 }
 
-/// Whether none of `pages`, page 1 apart, has changed since `tid`. That is pinned, so the table of a
-/// process that is alone has everything written since; one beside others tells what it lacks.
+/// Whether none of `pages`, page 1 apart, has changed since `tid`. That is pinned, so the table of
+/// a process that is alone has everything written since; one beside others tells what it lacks.
 pub(super) fn is_unchanged<'a>(db: &Database, mut pages: impl Iterator<Item = &'a PageNo>, tid: Tid) -> bool {
     let table = db.table.read();
     let is_newer = |page: &PageNo| table.newest_tid(*page).is_some_and(|newest| newest > tid);

@@ -1,6 +1,6 @@
-//! A transaction that has read and begins to write on a stale snapshot goes on with the newest state
-//! where SQLite's cache holds no page that differs (rule CacheKnowsItsState). So all that it has read is
-//! still so, whether it read in this transaction or found it in the cache.
+//! A transaction that has read and begins to write on a stale snapshot goes on with the newest
+//! state where SQLite's cache holds no page that differs (rule CacheKnowsItsState). So all that it
+//! has read is still so, whether it read in this transaction or found it in the cache.
 
 use std::sync::Arc;
 

@@ -130,8 +130,8 @@ impl Habit {
         self.in_a_row > 0
     }
 
-    /// How an explicit transaction ended; `None`: it shows nothing of the next one, as the first look
-    /// at the schema.
+    /// How an explicit transaction ended; `None`: it shows nothing of the next one, as the first
+    /// look at the schema.
     pub(super) fn ended(&self) -> Option<Ended> {
         match (self.was_stale, self.writes_now) {
             (true, _) => Some(Ended::Stale),

@@ -94,20 +94,20 @@ fn observed(tid: Tid) -> u64 {
 
 #[derive(Default)]
 struct Announced {
-    own: [Option<Pinned>; PINS],
-    others: Vec<Pinned>,
+    own: [Option<AnnouncedSnapshot>; PINS],
+    others: Vec<AnnouncedSnapshot>,
 }
 
 #[derive(Clone, Copy)]
-struct Pinned {
+struct AnnouncedSnapshot {
     tid: Tid,
     /// On the system's clock, in seconds.
     since: u32,
 }
 
-impl Pinned {
-    fn now(tid: Tid) -> Pinned {
-        Pinned { tid, since: u32::try_from(system::clock_s()).unwrap_or(u32::MAX) }
+impl AnnouncedSnapshot {
+    fn now(tid: Tid) -> AnnouncedSnapshot {
+        AnnouncedSnapshot { tid, since: u32::try_from(system::clock_s()).unwrap_or(u32::MAX) }
     }
 }
 
@@ -276,8 +276,9 @@ impl Member {
         Ok(Some(Arc::new(Member::new(files, log, words, PROCESSES, Tail::nowhere(slot)))))
     }
 
-    /// Locks a slot: of the dead among the next few in use, of which it frees the others; else a free
-    /// one; at last any. So the dead do not fill the slots, and not each living process is looked at.
+    /// Locks a slot: of the dead among the next few in use, of which it frees the others; else a
+    /// free one; at last any. So the dead do not fill the slots, and not each living process is
+    /// looked at.
     fn lock_slot(log: &LogFile, words: &ProcessWords) -> Result<Option<usize>> {
         let what = || format!("cannot lock the log {}", log.path.display());
         let lock = |process: usize| -> Result<bool> {
@@ -417,7 +418,7 @@ impl Member {
     /// Announces a snapshot that no checkpoint can overtake now. Not for an observer.
     pub fn announce_unseen(&self, tid: Tid) {
         let mut announced = self.announced.lock();
-        let pinned = Pinned::now(tid);
+        let pinned = AnnouncedSnapshot::now(tid);
         if let Some(n) = announced.own.iter().position(Option::is_none) {
             if let Some(own) = announced.own.get_mut(n) {
                 *own = Some(pinned);
@@ -579,9 +580,9 @@ impl Member {
         self.turns().kept_by_another(kept).map_or(Ok(false), |process| Ok(!self.is_dead(process)?))
     }
 
-    /// Busy is for a transaction, which [`Member::leave`] ends. Does not wait for a process that has
-    /// the place for `kept`. After `FromDead`, also of a lease, the caller takes
-    /// over and calls [`Member::settle`] and [`Member::leave`]; after a firm `Anew` just these.
+    /// Busy is for a transaction, which [`Member::leave`] ends. Does not wait for a process that
+    /// has the place for `kept`. After `FromDead`, also of a lease, the caller takes over and calls
+    /// [`Member::settle`] and [`Member::leave`]; after a firm `Anew` just these.
     pub fn take(&self, hold: impl Into<Hold>, deadline: &Deadline, kept: Option<Duration>) -> Result<TakeResult> {
         let hold = hold.into();
         let firm = hold == Hold::Busy;

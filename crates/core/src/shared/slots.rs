@@ -1,8 +1,8 @@
 //! Slots of the processes that find none in block 0 of the log, in a file beside it.
 //!
-//! The first such process makes the file, and the last process to leave removes it. Its blocks lie as
-//! block 0 does, with slots alone. It is as long as all of them from the beginning, but has room for
-//! those only that were needed. Nothing in it is durable; recovery does not read it.
+//! The first such process makes the file, and the last process to leave removes it. Its blocks lie
+//! as block 0 does, with slots alone. It is as long as all of them from the beginning, but has room
+//! for those only that were needed. Nothing in it is durable; recovery does not read it.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -23,7 +23,7 @@ pub fn slots_path(log: &Path, session: u64) -> PathBuf {
     beside::path(&base(log), &format!("{SLOTS_SUFFIX}-{session:016x}"))
 }
 
-struct Source {
+struct SlotsSource {
     disk: Arc<dyn Disk>,
     home: Arc<dyn DiskFile>,
     path: PathBuf,
@@ -32,7 +32,7 @@ struct Source {
 /// The file, mapped when a slot in it is looked at. The default has none.
 #[derive(Default)]
 pub struct MoreSlots {
-    source: Option<Source>,
+    source: Option<SlotsSource>,
     words: OnceLock<Arc<SharedWords>>,
 }
 
@@ -42,7 +42,7 @@ impl fmt::Debug for MoreSlots {
     }
 }
 
-impl Source {
+impl SlotsSource {
     fn what(&self, verb: &str) -> String {
         format!("cannot {verb} the file of processes {}", self.path.display())
     }
@@ -59,10 +59,10 @@ fn made(file: &dyn DiskFile, what: impl FnOnce() -> String) -> Result<u64> {
 impl MoreSlots {
     pub fn new(files: &MemberFiles, log: &Path, session: u64) -> MoreSlots {
         let (disk, home) = (files.disk.clone(), files.home.clone());
-        MoreSlots { source: Some(Source { disk, home, path: slots_path(log, session) }), words: OnceLock::new() }
+        MoreSlots { source: Some(SlotsSource { disk, home, path: slots_path(log, session) }), words: OnceLock::new() }
     }
 
-    fn source(&self) -> Result<&Source> {
+    fn source(&self) -> Result<&SlotsSource> {
         self.source.as_ref().ok_or_else(|| Error::Busy("processes find no further slot here".into()))
     }
 

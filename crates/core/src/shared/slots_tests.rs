@@ -1,4 +1,5 @@
-//! As many processes as there are slots: found, forgotten when they die, and silent ones cost nothing.
+//! As many processes as there are slots: found, forgotten when they die, and silent ones cost
+//! nothing.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,7 +46,8 @@ fn each_of_a_thousand_processes_has_its_slot() {
     assert_eq!(slots, (0..PROCESSES).collect::<Vec<_>>());
     let refused = joined(&disk).map(drop);
     assert!(matches!(refused, Err(Error::Busy(why)) if why.contains("in 1024 processes")));
-    // The last one waits for its turn until the first, which never looked at its slot, passes it on.
+    // The last one waits for its turn until the first, which never looked at its slot, passes it
+    // on.
     let (first, last) = (&members[0], &members[PROCESSES - 1]);
     let far = Duration::from_secs(60);
     std::thread::scope(|scope| {

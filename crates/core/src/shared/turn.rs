@@ -177,8 +177,8 @@ impl Turns<'_> {
     }
 
     /// Takes the place. A lease is taken at the `deadline` at the latest; with `kept` not that of a
-    /// process that thinks. One that is busy or thinks for `kept` is not waited for. `is_dead` keeps
-    /// others from judging the same dead process until its next call.
+    /// process that thinks. One that is busy or thinks for `kept` is not waited for. `is_dead`
+    /// keeps others from judging the same dead process until its next call.
     pub fn take(
         &self,
         hold: impl Into<Hold>,

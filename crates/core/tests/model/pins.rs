@@ -1,5 +1,5 @@
-//! Snapshots of a process, while processes that checkpoint one after the other unset its bit and die
-//! at any step. None raises the floor above a snapshot that it does not see.
+//! Snapshots of a process, while processes that checkpoint one after the other unset its bit and
+//! die at any step. None raises the floor above a snapshot that it does not see.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -24,7 +24,8 @@ pub(crate) struct BusyHandler {
     argument: *mut c_void,
 }
 
-// SAFETY: SQLite calls the file, and so this, from one thread at a time, with the connection's mutex.
+// SAFETY: SQLite calls the file, and so this, from one thread at a time, with the connection's
+// mutex.
 unsafe impl Send for Caller {}
 
 impl Caller {
@@ -55,7 +56,8 @@ impl Caller {
     /// Whether the application began the transaction itself, and whether SQLite has read in one. To
     /// be called within a call of SQLite's for this file.
     pub(crate) fn transaction(&self, api: &Api) -> (bool, bool) {
-        // SAFETY: the address is valid, and the connection in it makes the call that this is part of.
+        // SAFETY: the address is valid, and the connection in it makes the call that this is part
+        // of.
         unsafe {
             let Some(connection) = self.connection.map(|at| at.read()).filter(|db| !db.is_null()) else {
                 return (false, false);

@@ -9,7 +9,7 @@ mod common;
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -41,8 +41,18 @@ fn tell(mut to: &File, processes: usize) {
     to.write_all(&vec![b'.'; processes]).unwrap();
 }
 
+/// Ends the test where a process has died without its byte.
 fn wait(mut on: &File, processes: usize) {
-    on.read_exact(&mut vec![0; processes]).unwrap();
+    for _ in 0..processes {
+        let mut ready = libc::pollfd { fd: on.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, of this call.
+        assert_eq!(
+            unsafe { libc::poll(&raw mut ready, 1, 2 * WAITS.as_millis() as libc::c_int) },
+            1,
+            "a process failed"
+        );
+        on.read_exact(&mut [0]).unwrap();
+    }
 }
 
 /// Starts a process that does `life`, without an end of its own.

@@ -104,8 +104,8 @@ pub mod words {
     /// The shorts behind the bells: for a flush, then for the shipper.
     pub const FLUSH_BELL: usize = SLOTS_HERE;
     pub const SHIP_BELL: usize = FLUSH_BELL + 1;
-    /// And a short for each process, here as in the file of further slots.
-    pub const SNAPSHOT_SINCE: usize = 64;
+    /// And a short for each process; in the file of further slots it lies behind the bells.
+    pub const SNAPSHOT_SINCE: usize = SHIP_BELL + 1;
     /// A bit for each process.
     pub const BIT_WORDS: usize = PROCESSES / 64;
     pub const AT_USED: usize = 64;

@@ -12,6 +12,7 @@ use super::bits::ProcessBits;
 use super::pinning;
 use super::slots::MoreSlots;
 use crate::base::error::Result;
+use crate::base::layout::shared::AT_HOME_FILE;
 use crate::base::layout::words::*;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
@@ -25,8 +26,9 @@ const _: () = assert!(IN_SLOT_FLOOR + 1 == SLOT_WORDS);
 const _: () = assert!(AT_SLOTS + SLOTS_HERE * SLOT_WORDS == LONGS && SLOTS_A_BLOCK * SLOT_WORDS == LONGS);
 const _: () = assert!(SHIP_BELL + 1 < SHORTS && SLOTS_A_BLOCK <= SHORTS, "a bell for each");
 const _: () = assert!(PROCESSES >= 1000 && PROCESSES.is_multiple_of(64) && AT_SLOTS.is_multiple_of(8));
-const _: () = assert!(SHIP_BELL < SNAPSHOT_SINCE && SLOTS_A_BLOCK <= SNAPSHOT_SINCE);
-const _: () = assert!(SNAPSHOT_SINCE + SLOTS_A_BLOCK <= SHORTS, "a time for each");
+const _: () =
+    assert!(LONGS * 8 + (SNAPSHOT_SINCE + SLOTS_HERE) * 4 <= AT_HOME_FILE, "a time for each, before other bytes");
+const _: () = assert!(2 * SLOTS_A_BLOCK <= SHORTS, "a bell and a time for each");
 
 pub use crate::base::layout::words::{PINS, PROCESSES};
 
@@ -619,7 +621,8 @@ impl ProcessWords {
 
     fn since(&self, process: usize) -> Option<&AtomicU32> {
         let (block, _, n) = self.slot(process)?;
-        block.shorts.get(SNAPSHOT_SINCE + n)
+        let times = if further(process).is_some() { SLOTS_A_BLOCK } else { SNAPSHOT_SINCE };
+        block.shorts.get(times + n)
     }
 
     /// Sends to the store.

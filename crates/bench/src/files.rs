@@ -17,6 +17,7 @@ use std::path::PathBuf;
 pub struct Files {
     json: Option<(PathBuf, File)>,
     html: Option<(PathBuf, File)>,
+    svg: Option<(PathBuf, File)>,
     trace: Option<(PathBuf, File)>,
 }
 
@@ -28,6 +29,7 @@ impl Files {
         Ok(Files {
             json: common.json.as_ref().map(create).transpose()?,
             html: common.html.as_ref().map(create).transpose()?,
+            svg: common.svg.as_ref().map(create).transpose()?,
             trace: common.simulated.trace.as_ref().map(create).transpose()?,
         })
     }
@@ -48,7 +50,7 @@ impl Files {
     /// Writes all that were asked for of a job, and prints the table.
     pub fn finish(mut self, common: &Common, outcome: &Outcome) -> Result<()> {
         ensure!(!outcome.rows.is_empty(), "nothing was measured");
-        let trace = self.trace.take();
+        let (trace, svg) = (self.trace.take(), self.svg.take());
         let json = report::Json { parameters: &outcome.parameters, results: &outcome.rows };
         self.write(&json, || html::page(outcome, &common.wear))?;
         if let Some((path, file)) = trace {
@@ -61,7 +63,11 @@ impl Files {
             texts.try_for_each(|text| file.write_all(text.as_bytes())).with_context(|| path.display().to_string())?;
             file.flush().with_context(|| path.display().to_string())?;
         }
-        print(common, outcome).context("printing the table")
+        print(common, outcome).context("printing the table")?;
+        if let Some((path, mut file)) = svg {
+            file.write_all(html::picture(outcome)?.as_bytes()).with_context(|| path.display().to_string())?;
+        }
+        Ok(())
     }
 }
 

@@ -51,7 +51,7 @@ struct Choice {
 
 pub fn run(options: &Advise) -> Result<()> {
     let mut common = options.common.clone();
-    common.given.all_in(&[&["--json", "--html", "--runs", "--seed"], &RUNS, &SIZES, &CARD], "`bench advise DIR`")?;
+    common.given.all_in(&[&["--json", "--html", "--svg", "--runs", "--seed"], &RUNS, &SIZES, &CARD], "`bench advise DIR`")?;
     common.dir = Some(options.directory.clone());
     common.transactions = common.transactions.or(Some(TRANSACTIONS));
     common.minutes = common.minutes.or(Some(MINUTES));

@@ -33,8 +33,19 @@ pub struct Compare {
 /// Values of the card that do not change the cost of a transaction: the way to the result, and
 /// texts. Free space matters only where it is scarce: a file system behaves alike with 20 and with
 /// 30 GiB free.
-const NO_MATTER: [&str; 9] =
-    ["notes", "syscalls", "syscall_counting", "runs", "minutes_max", "seed", "unknown", "floor", "wear"];
+const NO_MATTER: [&str; 11] = [
+    "notes",
+    "syscalls",
+    "syscall_counting",
+    "runs",
+    "minutes_max",
+    "seed",
+    "unknown",
+    "floor",
+    "wear",
+    "made_at",
+    "command",
+];
 const FREE_BYTES: &str = ".free_bytes";
 /// Below this the file system may be hard put to find space.
 const FREE_BYTES_SCARCE: f64 = 1e9;

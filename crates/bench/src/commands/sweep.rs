@@ -171,6 +171,7 @@ pub fn run(options: &Sweep) -> Result<()> {
 /// The varied setting is not given, and images are for sweeps over file systems alone.
 fn refuse(options: &Sweep, name: &str) -> Result<()> {
     let (given, parameter) = (&options.common.given, options.parameter);
+    ensure!(!given.any(&["--svg"]), "--svg would change nothing in a sweep: the picture compares engines");
     let varied = match parameter {
         Parameter::Rows => "--rows",
         Parameter::Fs => "--fs",

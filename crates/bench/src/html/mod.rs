@@ -3,7 +3,10 @@
 //! it.
 
 mod addresses;
+mod commit_cost;
 pub mod plots;
+
+pub use commit_cost::picture;
 
 use crate::counting::blocks::Blocks;
 use crate::counting::wear::Wear;

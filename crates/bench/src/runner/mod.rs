@@ -254,6 +254,8 @@ pub fn run(mut job: Job) -> Result<Outcome> {
     });
     let parameters = Parameters {
         onewrite_version: env!("CARGO_PKG_VERSION"),
+        made_at: card::made_at(),
+        command: card::command(),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
         sqlite_version,
         compile_options,

@@ -225,6 +225,8 @@ struct Json<'a> {
 #[derive(Serialize)]
 struct Parameters {
     onewrite_version: &'static str,
+    made_at: String,
+    command: String,
     build: &'static str,
     sqlite_version: String,
     compile_options: Vec<String>,
@@ -312,6 +314,8 @@ pub fn run(args: &Args, place: Place) -> Result<()> {
     let opened = measured.map(|e| Ok((e.name(), e.opened(dir.path())?))).collect::<Result<_>>()?;
     let parameters = Parameters {
         onewrite_version: env!("CARGO_PKG_VERSION"),
+        made_at: card::made_at(),
+        command: card::command(),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
         sqlite_version,
         compile_options,

@@ -313,6 +313,8 @@ impl Suite {
         let cells = || figures.iter().flat_map(|f| &f.cells);
         let parameters = Parameters {
             onewrite_version: env!("CARGO_PKG_VERSION"),
+            made_at: card::made_at(),
+            command: card::command(),
             build: if cfg!(debug_assertions) { "debug" } else { "release" },
             unknown: card::all_unknown(&machine, &BTreeMap::new()),
             machine,
@@ -353,6 +355,8 @@ impl Suite {
 #[derive(Serialize)]
 struct Parameters {
     onewrite_version: &'static str,
+    made_at: String,
+    command: String,
     build: &'static str,
     machine: Machine,
     sqlite: String,

@@ -23,9 +23,31 @@ pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
     out
 }
 
+/// A whole number with commas between its thousands.
+pub fn thousands(v: f64) -> String {
+    let digits = format!("{v:.0}");
+    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits.as_str()), |rest| ("-", rest));
+    let mut out = String::from(sign);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_have_commas() {
+        assert_eq!(
+            [0.4, 999.0, 1000.0, 46_096.2, -1_234_567.0].map(thousands),
+            ["0", "999", "1,000", "46,096", "-1,234,567"]
+        );
+    }
 
     #[test]
     fn wrapping() {

@@ -51,14 +51,23 @@ struct Choice {
 
 pub fn run(options: &Advise) -> Result<()> {
     let mut common = options.common.clone();
-    common.given.all_in(&[&["--json", "--html", "--svg", "--runs", "--seed"], &RUNS, &SIZES, &CARD], "`bench advise DIR`")?;
+    common
+        .given
+        .all_in(&[&["--json", "--html", "--svg", "--runs", "--seed"], &RUNS, &SIZES, &CARD], "`bench advise DIR`")?;
     common.dir = Some(options.directory.clone());
     common.transactions = common.transactions.or(Some(TRANSACTIONS));
     common.minutes = common.minutes.or(Some(MINUTES));
     let files = Files::create(&common)?;
     let mut notes = Vec::new();
-    let wanted =
-        ["stock/delete", "stock/truncate", "stock/persist", "stock/wal-full", "stock/wal-normal", "onewrite/log"];
+    let wanted = [
+        "stock/delete",
+        "stock/truncate",
+        "stock/persist",
+        "stock/wal-full",
+        "stock/wal-normal",
+        "onewrite/log",
+        "onewrite/log-normal",
+    ];
     let mut all: Vec<Engine> =
         engines::all().into_iter().filter(|e| wanted.contains(&e.name().as_str()) || e.kind == Kind::Floor).collect();
     if let Err(reason) = engines::register_onewrite() {
@@ -130,6 +139,10 @@ fn advice(outcome: &Outcome) -> Vec<String> {
     lines
 }
 
+fn level(synchronous: i64) -> &'static str {
+    if synchronous == 1 { "NORMAL" } else { "FULL" }
+}
+
 fn best_of<'c>(choices: &'c [Choice], durable: &Choice) -> Option<&'c Choice> {
     choices.iter().find(|c| c.loses == Loses::Newest && c.gain > 1.1 * durable.gain)
 }
@@ -138,13 +151,13 @@ fn choices(rows: &[Row]) -> Vec<Choice> {
     let mut choices: Vec<Choice> = Vec::new();
     for row in rows {
         let how = match &row.of.kind {
-            Kind::Stock { journal_mode, synchronous } => format!(
-                "PRAGMA journal_mode={journal_mode}; PRAGMA synchronous={}",
-                if *synchronous == 1 { "NORMAL" } else { "FULL" }
-            ),
-            Kind::Onewrite { .. } => {
-                "load onewrite and open file:NAME?vfs=onewrite; copy the file only together with its log".to_owned()
+            Kind::Stock { journal_mode, synchronous } => {
+                format!("PRAGMA journal_mode={journal_mode}; PRAGMA synchronous={}", level(*synchronous))
             }
+            Kind::Onewrite { synchronous, .. } => format!(
+                "load onewrite, open file:NAME?vfs=onewrite; PRAGMA synchronous={}; copy the file only together with its log",
+                level(*synchronous)
+            ),
             Kind::Store(_) | Kind::Floor => continue,
         };
         let name = format!("{}/{}", row.engine, row.preset);
@@ -177,7 +190,10 @@ mod tests {
         let find = |name: &str| choices.iter().find(|c| c.name == name).unwrap();
         assert!(find("stock/delete").loses == Loses::Nothing);
         assert!(find("stock/wal-normal").loses == Loses::Newest);
-        assert!(find("stock/wal-normal").how.contains("NORMAL"));
+        for name in ["stock/wal-normal", "onewrite/log-normal"] {
+            assert!(find(name).loses == Loses::Newest && find(name).how.contains("NORMAL"));
+        }
+        assert!(find("onewrite/log").loses == Loses::Nothing && find("onewrite/log").how.contains("FULL"));
         assert!(choices.iter().all(|c| !c.safe && c.name != "floor/overwrite"));
     }
 }

@@ -145,7 +145,8 @@ impl Blocks {
     /// The same as the device's own counters would have it.
     pub fn counters(&self) -> Counters {
         let v = &self.during;
-        Counters { writes: v.writes, bytes: v.all_bytes(), flushes: Some(v.flushes) }
+        // Its writes all have data.
+        Counters { requests: v.writes, bytes: v.all_bytes(), flushes: Some(v.flushes), flushes_of_data: v.flushes }
     }
 
     /// Lines of `--trace`.
@@ -250,7 +251,8 @@ mod tests {
         assert_eq!(blocks.left.bytes, [0, 0, 0, 10, 0]);
         assert_eq!(blocks.requests[1], Request { at_us: 0, write: Some((4000, 200, Part::Log)) });
         assert_eq!(blocks.requests[3], Request { at_us: 20, write: None });
-        assert_eq!(blocks.counters(), Counters { writes: 4, bytes: 919, flushes: Some(1) });
+        let all = Counters { requests: 4, bytes: 919, flushes: Some(1), flushes_of_data: 1 };
+        assert_eq!((blocks.counters(), all.block_writes()), (all, Some(4)));
         let gone = Blocks::of(&during, &[], &regions, true);
         assert_eq!(gone.during.bytes, [100, 307, 512, 0, 0]);
 

@@ -37,9 +37,8 @@ const BORDER: Shade = (RGBColor(0xd5, 0xda, 0xe0), "#353d46");
 const STOCK: [Shade; 2] = [(RGBColor(0x6e, 0x7f, 0x90), "#8fa1b3"), (RGBColor(0xb4, 0xbf, 0xca), "#566676")];
 const ONEWRITE: [Shade; 2] = [(RGBColor(0xd5, 0x5e, 0x00), "#ff8a4d"), (RGBColor(0xef, 0xb0, 0x85), "#a35a33")];
 const OTHER: [Shade; 2] = [(RGBColor(0x00, 0x80, 0x5d), "#3fc79a"), (RGBColor(0x84, 0xc4, 0xb1), "#2a7a60")];
-const SHADES: [Shade; 10] = [
-    GROUND, TEXT, SOFT, BORDER, STOCK[0], STOCK[1], ONEWRITE[0], ONEWRITE[1], OTHER[0], OTHER[1],
-];
+const SHADES: [Shade; 10] =
+    [GROUND, TEXT, SOFT, BORDER, STOCK[0], STOCK[1], ONEWRITE[0], ONEWRITE[1], OTHER[0], OTHER[1]];
 
 /// The least and the greatest of the workloads.
 type Span = (f64, f64);
@@ -168,7 +167,8 @@ fn name(row: &Row) -> String {
             };
             format!("stock {}{level}{mark}", journal_mode.to_uppercase())
         }
-        Kind::Onewrite { .. } if usual && preset == "log" => "onewrite".to_owned(),
+        Kind::Onewrite { .. } if usual && preset == "log" => "onewrite, FULL".to_owned(),
+        Kind::Onewrite { .. } if usual && preset == "log-normal" => format!("onewrite, NORMAL{mark}"),
         Kind::Store(_) | Kind::Floor if usual => format!("{engine}{mark}"),
         _ => format!("{} {}{mark}", row.engine, row.preset),
     }
@@ -176,8 +176,7 @@ fn name(row: &Row) -> String {
 
 /// The workloads in a line.
 fn said_of(outcome: &Outcome) -> String {
-    let mut workloads: Vec<&str> =
-        outcome.rows.iter().filter(|r| r.kib_per_tx.is_some()).map(|r| r.workload).collect();
+    let mut workloads: Vec<&str> = outcome.rows.iter().filter(|r| r.kib_per_tx.is_some()).map(|r| r.workload).collect();
     workloads.dedup();
     let described: Vec<_> = workloads.iter().filter_map(|name| outcome.parameters.workloads.get(*name)).collect();
     let before = described.first().filter(|first| {
@@ -234,7 +233,14 @@ mod tests {
         }
         let all = lines(&rows);
         let names: Vec<&str> = all.iter().map(|line| line.name.as_str()).collect();
-        for name in ["stock DELETE (default)", "stock WAL, FULL", "stock WAL, NORMAL *", "onewrite", "floor"] {
+        for name in [
+            "stock DELETE (default)",
+            "stock WAL, FULL",
+            "stock WAL, NORMAL *",
+            "onewrite, FULL",
+            "onewrite, NORMAL *",
+            "floor",
+        ] {
             assert!(names.contains(&name), "{names:?}");
         }
         assert!(all.iter().all(|line| spelled(line.kib) == "4 – 8.1" && spelled((1.0, 1.0)) == "1"));
@@ -249,6 +255,9 @@ mod tests {
     fn what_stands_alone_is_light_and_dark() {
         let svg = alone("<svg width=\"1\">\n<rect fill=\"#FEFEFE\"/>\n</svg>", "A title").unwrap();
         assert!(svg.starts_with("<svg width=\"1\" role=\"img\">\n<title>A title</title>"), "{svg}");
-        assert!(svg.contains("prefers-color-scheme: dark") && svg.contains("[fill=\"#FEFEFE\"]{fill:#12161b}"), "{svg}");
+        assert!(
+            svg.contains("prefers-color-scheme: dark") && svg.contains("[fill=\"#FEFEFE\"]{fill:#12161b}"),
+            "{svg}"
+        );
     }
 }

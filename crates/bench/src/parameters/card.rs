@@ -226,6 +226,11 @@ pub fn command() -> String {
     spelled(std::env::args().skip(1))
 }
 
+/// One line for a page: the version, the time, the host and the command.
+pub fn made(version: &str, build: &str, (at, command): (&str, &str), machine: &Machine) -> String {
+    format!("onewrite {version} ({build} build), {at}. {}. Command: {command}", machine.host())
+}
+
 fn spelled(arguments: impl Iterator<Item = String>) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:@%+".contains(c);
     let quoted = |a: String| match !a.is_empty() && a.chars().all(plain) {
@@ -325,6 +330,11 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
 }
 
 impl Parameters {
+    /// How the page was made.
+    pub fn made(&self) -> String {
+        made(self.onewrite_version, self.build, (&self.made_at, &self.command), &self.machine)
+    }
+
     /// Workloads of one size together: `1000 transactions (insert, delete) on 2000 rows`.
     fn sizes(&self) -> String {
         let mut names: BTreeMap<(usize, usize), BTreeSet<&str>> = BTreeMap::new();

@@ -7,6 +7,7 @@ use crate::counting::wear::{Wear, Worn};
 use crate::engines::{Engine, Kind};
 use crate::numbers::stats::{self, Known, Ratio};
 use crate::parameters::card::Parameters;
+use crate::text::thousands;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
@@ -36,6 +37,8 @@ pub struct Row {
     pub latency_us_cdf: Vec<(f64, f64)>,
     pub block_writes_per_tx: Option<f64>,
     pub kib_per_tx: Option<f64>,
+    /// Of those, zeros for onewrite's log, which grows once.
+    pub kib_once_per_tx: Option<f64>,
     pub flushes_per_tx: Option<f64>,
     pub write_syscalls_per_tx: Option<f64>,
     pub sync_syscalls_per_tx: Option<f64>,
@@ -105,6 +108,7 @@ fn drawn(rows: &[Row], reference: &str, wide: bool, widest: bool) -> String {
         ("max\nµs", "", widest),
         ("block\nwrites", "blk\nwr", true),
         ("KiB", "KiB", true),
+        ("of it\nonce", "", wide),
         ("flushes", "flu\nshes", true),
         ("write\ncalls", "wr\ncall", true),
         ("sync\ncalls", "sync\ncall", true),
@@ -131,14 +135,10 @@ fn drawn(rows: &[Row], reference: &str, wide: bool, widest: bool) -> String {
             }
             cells.extend([row.p50_us, row.p99_us, row.p999_us].map(|us| whole(Some(us))));
             cells.extend(widest.then(|| whole(Some(row.max_us))));
-            let counts = [
-                row.block_writes_per_tx,
-                row.kib_per_tx,
-                row.flushes_per_tx,
-                row.write_syscalls_per_tx,
-                row.sync_syscalls_per_tx,
-            ];
-            cells.extend(counts.map(fine));
+            cells.extend([row.block_writes_per_tx, row.kib_per_tx].map(fine));
+            // Only onewrite has such a log.
+            cells.extend(wide.then(|| row.kib_once_per_tx.map_or(String::new(), |kib| fine(Some(kib)))));
+            cells.extend([row.flushes_per_tx, row.write_syscalls_per_tx, row.sync_syscalls_per_tx].map(fine));
             t.add_row(cells);
         }
     }
@@ -147,8 +147,7 @@ fn drawn(rows: &[Row], reference: &str, wide: bool, widest: bool) -> String {
         if i > 0 {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        let right = u16::from(wide || i == last);
-        column.set_padding(if wide { (1, right) } else { (0, u16::from(i != last)) });
+        column.set_padding(if wide { (1, u16::from(i == 0)) } else { (0, u16::from(i != last)) });
     }
     t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
@@ -245,10 +244,11 @@ pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String>
     lines.push(stats::EXPLAINED.to_owned());
     lines.push(
         "Right of the latencies: per transaction. Block writes, KiB and flushes: what the device did, journal of the \
-         file system included; a flush is often preceded by an empty write request, which counts. A write call that \
-         flushes counts as a sync call too."
+         file system included; a block write is a request with data, so an empty one that flushes is none. A write call \
+         that flushes counts as a sync call too."
             .to_owned(),
     );
+    lines.extend(once(rows));
     if rows.iter().any(|r| r.blocks.is_some()) {
         lines.push(
             "Block trace, per transaction: KiB that the device was told to write, by what lies there; left: what the \
@@ -282,6 +282,22 @@ pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String>
     lines
 }
 
+/// The share of KiB that comes once.
+fn once(rows: &[Row]) -> Option<String> {
+    let of = |row: &Row| {
+        let kib = row.kib_once_per_tx.filter(|kib| *kib >= 0.05)?;
+        Some(format!("{}/{} {} {kib:.1}", row.engine, row.preset, row.workload))
+    };
+    let all: Vec<String> = rows.iter().filter_map(of).collect();
+    (!all.is_empty()).then(|| {
+        format!(
+            "Of the KiB once: zeros for a log that was short and grew meanwhile, to at most its log_size; a log that has grown \
+             needs none. {}.",
+            all.join(", ")
+        )
+    })
+}
+
 /// Seconds of the parts of workloads that have parts.
 fn phases(rows: &[Row]) -> Vec<String> {
     let of = |row: &Row| {
@@ -312,7 +328,7 @@ pub fn wear_lines(wear: &Wear, rows: &[Row]) -> Vec<String> {
 }
 
 fn whole(v: Option<f64>) -> String {
-    v.map_or("n/a".to_owned(), |v| if v < 99.95 { format!("{v:.1}") } else { format!("{v:.0}") })
+    v.map_or("n/a".to_owned(), |v| if v < 99.95 { format!("{v:.1}") } else { thousands(v) })
 }
 
 /// Two digits after the point for small numbers, one for larger ones.
@@ -349,6 +365,7 @@ pub mod tests {
                     latency_us_cdf: vec![(100.0, 0.0), (123.4, 0.5), (12345.6, 0.999)],
                     block_writes_per_tx: Some(12.34),
                     kib_per_tx: Some(56.78),
+                    kib_once_per_tx: of.is_onewrite().then_some(3.21),
                     flushes_per_tx: None,
                     write_syscalls_per_tx: Some(8.4),
                     sync_syscalls_per_tx: Some(1.0),

@@ -72,6 +72,8 @@ pub struct Measured {
     pub section: Section,
     pub device: Option<Counters>,
     pub blocks: Option<Blocks>,
+    /// Zeros by which onewrite's log grew meanwhile.
+    pub log_grown_bytes: u64,
     /// Writes of others, as a share of the device's writes during the section.
     pub noise: f64,
 }

@@ -17,6 +17,7 @@ use crate::progress::Progress;
 use crate::workload::floor;
 use crate::workload::{self, Crash, Described, Originals, Plan, Size, Stage, WARM_UP, WalStart, Workload};
 use anyhow::{Context, Result, bail};
+use onewrite_core::inspect::layout::LOG_SUFFIX;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -350,7 +351,16 @@ impl Sectioned<'_> {
         stop_if_interrupted()?;
         let dir = tempfile::tempdir_in(self.dir)?;
         let mut idle = None;
-        let mut probe = Watch { of: self, before: None, during: None, from: 0, blocks: None };
+        let mut probe = Watch {
+            of: self,
+            dir: dir.path(),
+            before: None,
+            during: None,
+            log_before: 0,
+            log_grown: 0,
+            from: 0,
+            blocks: None,
+        };
         let original = original.as_deref();
         let ready = || {
             // The writes left from loading must not reach the device while it is being counted.
@@ -361,13 +371,13 @@ impl Sectioned<'_> {
         let ready = Box::new(ready);
         let stage = Stage { libraries: self.libraries, dir: dir.path(), original, ready, probe: &mut probe };
         let (section, settings) = workload::run(engine, workload, plan, size, stage)?;
-        let (blocks, during) = (probe.blocks, probe.during);
+        let (blocks, during, log_grown_bytes) = (probe.blocks, probe.during, probe.log_grown);
         let during = blocks.as_ref().map(Blocks::counters).or(during);
         let noise = match (idle, during) {
             (Some(per_s), Some(d)) if !workload.reads() => per_s * section.seconds / (d.bytes as f64).max(1.0),
             _ => 0.0,
         };
-        Ok((Measured { section, device: during, blocks, noise }, settings))
+        Ok((Measured { section, device: during, blocks, log_grown_bytes, noise }, settings))
     }
 }
 
@@ -403,24 +413,43 @@ fn watch_idle(device: &Device) -> Result<f64> {
     Ok(device.counters()?.since(before).bytes as f64 / start.elapsed().as_secs_f64())
 }
 
+/// The length of onewrite's logs in this directory.
+fn log_bytes(dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().ends_with(LOG_SUFFIX) {
+            bytes += entry.metadata()?.len();
+        }
+    }
+    Ok(bytes)
+}
+
 /// Reads the device's counters around the measured transactions, or the record of a simulated
 /// device.
 struct Watch<'a> {
     of: &'a Sectioned<'a>,
+    /// Of the section.
+    dir: &'a Path,
     before: Option<Counters>,
     during: Option<Counters>,
+    /// Bytes of onewrite's logs at the begin, and those they grew by.
+    log_before: u64,
+    log_grown: u64,
     from: usize,
     blocks: Option<Blocks>,
 }
 
 impl Probe for Watch<'_> {
     fn begin(&mut self) -> Result<()> {
+        self.log_before = log_bytes(self.dir)?;
         self.before = self.of.device.map(Device::counters).transpose()?;
         self.from = self.of.simulated.map_or(0, Simulated::position);
         Ok(())
     }
     fn end(&mut self) -> Result<()> {
         let after = self.of.device.map(Device::counters).transpose()?;
+        self.log_grown += log_bytes(self.dir)?.saturating_sub(self.log_before);
         let blocks = self.of.simulated.map(|s| s.blocks(self.from)).transpose()?;
         // There may be several such parts of a section.
         if let Some(blocks) = blocks {

@@ -23,6 +23,7 @@ pub enum Engine {
     WalFullLate,
     /// Whose newest commits a power cut may take.
     WalNormal,
+    OnewriteNormal,
     /// With `concurrent=1`: write transactions run at once, and are checked when they commit.
     OnewriteConcurrent,
 }
@@ -40,8 +41,9 @@ impl Engine {
     /// Those of every part.
     pub const USUAL: [Engine; 3] = [Engine::Onewrite, Engine::WalFull, Engine::Truncate];
     /// With the checkpoint delayed, not durable, and with transactions at once, too.
-    pub const ALL: [Engine; 7] = [
+    pub const ALL: [Engine; 8] = [
         Engine::Onewrite,
+        Engine::OnewriteNormal,
         Engine::OnewriteConcurrent,
         Engine::OnewriteLate,
         Engine::WalFull,
@@ -58,6 +60,7 @@ impl Engine {
             Engine::WalFull => ("stock", "wal-full"),
             Engine::WalFullLate => ("stock", "wal-full-late"),
             Engine::WalNormal => ("stock", "wal-normal"),
+            Engine::OnewriteNormal => ("onewrite", "log-normal"),
             Engine::OnewriteConcurrent => ("onewrite", "log-concurrent"),
             Engine::Truncate => ("stock", "truncate"),
         }
@@ -70,7 +73,7 @@ impl Engine {
 
     /// Whether its commits survive a power cut.
     pub fn is_durable(self) -> bool {
-        self != Engine::WalNormal
+        ![Engine::WalNormal, Engine::OnewriteNormal].contains(&self)
     }
 
     /// Its line of the card.
@@ -82,6 +85,7 @@ impl Engine {
             Engine::OnewriteConcurrent => {
                 format!("scheme log, synchronous FULL, log of 4 MiB, concurrent=1, {busy}")
             }
+            Engine::OnewriteNormal => format!("scheme log, synchronous NORMAL, log of 4 MiB, {busy}"),
             Engine::WalNormal => format!("WAL, synchronous NORMAL, checkpoint at 1000 pages, {busy}"),
             Engine::WalFull => format!("WAL, synchronous FULL, checkpoint at 1000 pages, {busy}"),
             Engine::WalFullLate => format!("WAL, synchronous FULL, checkpoint at {LATE_PAGES} pages, {busy}"),
@@ -121,7 +125,7 @@ impl Engine {
             Ok(c)
         };
         let c = match self {
-            Engine::Onewrite => onewrite("")?,
+            Engine::Onewrite | Engine::OnewriteNormal => onewrite("")?,
             Engine::OnewriteConcurrent => onewrite("&concurrent=1")?,
             Engine::OnewriteLate => onewrite(&format!("&log_size={LATE_LOG}"))?,
             Engine::WalFull | Engine::WalNormal => stock("wal")?,
@@ -139,7 +143,9 @@ impl Engine {
     /// The size of the log, write-ahead log or journal, in bytes.
     pub fn log_bytes(self, path: &Path) -> u64 {
         let suffix = match self {
-            Engine::Onewrite | Engine::OnewriteLate | Engine::OnewriteConcurrent => "-onewrite",
+            Engine::Onewrite | Engine::OnewriteNormal | Engine::OnewriteLate | Engine::OnewriteConcurrent => {
+                "-onewrite"
+            }
             Engine::WalFull | Engine::WalFullLate | Engine::WalNormal => "-wal",
             Engine::Truncate => "-journal",
         };

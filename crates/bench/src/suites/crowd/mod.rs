@@ -212,7 +212,7 @@ impl Row {
     /// Operations per second as shown, marked where they are not safe to quote.
     fn rate(&self) -> String {
         let mark = if self.tx_per_s_known.is_some_and(|known| known.steady) { "" } else { "~" };
-        format!("{:.0}{mark}", self.tx_per_s)
+        format!("{}{mark}", crate::text::thousands(self.tx_per_s))
     }
 }
 

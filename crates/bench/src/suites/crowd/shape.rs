@@ -117,7 +117,9 @@ impl Shape {
                 Engine::USUAL.contains(&engine) || [Engine::OnewriteLate, Engine::WalFullLate].contains(&engine)
             }
             Part::LongReader => [Engine::Onewrite, Engine::WalFull].contains(&engine),
-            Part::Writers => Engine::USUAL.contains(&engine) || engine == Engine::WalNormal,
+            Part::Writers => {
+                Engine::USUAL.contains(&engine) || [Engine::WalNormal, Engine::OnewriteNormal].contains(&engine)
+            }
             Part::Readers => Engine::USUAL.contains(&engine),
             Part::Concurrent => {
                 [Engine::Onewrite, Engine::OnewriteConcurrent, Engine::WalFull, Engine::WalNormal].contains(&engine)

@@ -74,7 +74,11 @@ pub fn below(place: Place, shapes: &[Shape], engines: &[Engine], runs: usize, se
         crate::numbers::stats::EXPLAINED.to_owned(),
     ];
     if engines.iter().any(|e| !e.is_durable() && shapes.iter().any(|s| s.is_for(*e))) {
-        lines.push("* not durable: a power cut may take the newest commits.".to_owned());
+        lines.push(
+            "* not durable: a power cut may take the commits since the last checkpoint, of onewrite since the last \
+             checkpoint, FULL commit or second of rest."
+                .to_owned(),
+        );
     }
     if shapes.iter().any(|s| s.part == Part::Concurrent) {
         lines.push(

@@ -6,10 +6,10 @@ use crate::parameters::card;
 use crate::parameters::options::Common;
 use crate::report;
 use crate::runner::Outcome;
-use crate::text::wrap;
+use crate::text::{self, wrap};
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 /// The files asked for, opened first: a name that cannot be written must not cost the user the time
@@ -67,16 +67,15 @@ impl Files {
         if let Some((path, mut file)) = svg {
             file.write_all(html::picture(outcome)?.as_bytes()).with_context(|| path.display().to_string())?;
         }
-        Ok(())
+        outcome.whole()
     }
 }
 
 fn print(common: &Common, outcome: &Outcome) -> std::io::Result<()> {
     let (parameters, rows) = (&outcome.parameters, &outcome.rows);
     let mut out = std::io::stdout().lock();
-    // A file has room.
-    let columns = if out.is_terminal() { comfy_table::Table::new().width().unwrap_or(120) } else { u16::MAX };
-    let text = usize::from(columns.clamp(60, 120));
+    let columns = text::columns();
+    let text = text::line(columns);
     writeln!(out, "{}\n", report::table(rows, &outcome.reference, columns))?;
     if let Some(table) = report::blocks(rows, columns) {
         writeln!(out, "{table}\n")?;
@@ -87,7 +86,7 @@ fn print(common: &Common, outcome: &Outcome) -> std::io::Result<()> {
     if common.wear.wear {
         writeln!(out)?;
         for line in report::wear_lines(&common.wear, rows) {
-            writeln!(out, "{line}")?;
+            writeln!(out, "{}", wrap(&line, text, 4))?;
         }
     }
     writeln!(out)?;

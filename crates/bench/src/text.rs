@@ -1,5 +1,7 @@
 //! Lines of text for a terminal.
 
+use std::io::IsTerminal;
+
 /// Breaks `text` at blanks so that no line is longer than `columns`, the later lines indented
 /// beyond the first.
 pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
@@ -21,6 +23,16 @@ pub fn wrap(text: &str, columns: usize, indent: usize) -> String {
         width += n;
     }
     out
+}
+
+/// Columns of the terminal; a file has room for the widest table.
+pub fn columns() -> u16 {
+    if std::io::stdout().is_terminal() { comfy_table::Table::new().width().unwrap_or(80) } else { u16::MAX }
+}
+
+/// How long a line of text may be beside a table of so many columns.
+pub fn line(columns: u16) -> usize {
+    usize::from(columns.clamp(60, 120))
 }
 
 /// A whole number with commas between its thousands.

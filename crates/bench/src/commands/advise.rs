@@ -8,7 +8,7 @@ use crate::parameters::given::{CARD, RUNS, SIZES};
 use crate::parameters::options::Common;
 use crate::report::Row;
 use crate::runner::{self, Case, Job, Outcome};
-use crate::text::wrap;
+use crate::text::{self, thousands};
 use crate::workload::Workload;
 use anyhow::Result;
 use std::path::PathBuf;
@@ -81,12 +81,13 @@ pub fn run(options: &Advise) -> Result<()> {
         Job { common: common.clone(), cases, workloads, defaults_only: false, reference, count_calls: true, notes };
     let outcome = runner::run(job)?;
     let advice = advice(&outcome);
-    files.finish(&common, &outcome)?;
+    let told = files.finish(&common, &outcome);
+    let width = text::line(text::columns());
     println!();
     for line in advice {
-        println!("{}", wrap(&line, 118, 2));
+        println!("{}", text::wrap(&line, width, 2));
     }
-    Ok(())
+    told
 }
 
 fn advice(outcome: &Outcome) -> Vec<String> {
@@ -97,13 +98,23 @@ fn advice(outcome: &Outcome) -> Vec<String> {
         vec!["ADVICE (commits per second as a multiple of SQLite's default, journal_mode=DELETE)".to_owned()];
     for (loses, title) in [
         (Loses::Nothing, "Every commit survives a power cut:"),
-        (Loses::Newest, "A power cut may take the newest commits, never the database:"),
+        (
+            Loses::Newest,
+            "A power cut may take the commits since the last checkpoint, of onewrite since the last checkpoint, FULL commit or \
+             second of rest; never the database:",
+        ),
     ] {
         lines.push(title.to_owned());
         for c in choices.iter().filter(|c| c.loses == loses) {
             let mark = if c.safe { "" } else { " (uncertain)" };
             let kib = c.kib.map_or(String::new(), |kib| format!(", {kib:.1} KiB written each"));
-            lines.push(format!("  {:<16} {:>5.2} times{mark}, {:.0}/s{kib}: {}", c.name, c.gain, c.tx_per_s, c.how));
+            lines.push(format!(
+                "  {:<19} {:>6.2} times{mark}, {}/s{kib}: {}",
+                c.name,
+                c.gain,
+                thousands(c.tx_per_s),
+                c.how
+            ));
         }
     }
     let best = |loses| choices.iter().find(|c| c.loses == loses);

@@ -1,7 +1,7 @@
 //! `onewrite bench compare`: two results side by side, if their parameter cards allow it.
 
 use crate::numbers::stats::Ratio;
-use crate::text::wrap;
+use crate::text::{self, wrap};
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, TableStyle};
 use serde_json::Value;
@@ -98,10 +98,10 @@ pub fn run(options: &Compare) -> Result<()> {
     println!("{t}");
     println!("A, B: transactions per second, or what the figure shows.");
     for line in below(&compared) {
-        println!("{}", wrap(&line, 118, 2));
+        println!("{}", wrap(&line, text::line(text::columns()), 2));
     }
     if !unknown.is_empty() {
-        println!("Unknown in both, so nobody can say whether they agree: {}.", unknown.join(", "));
+        println!("Unknown in both, so it is not known whether they agree: {}.", unknown.join(", "));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use crate::engines::{Engine, Kind};
 use crate::parameters::card::Parameters;
 use crate::report::Row;
 use crate::runner::Outcome;
-use crate::text::wrap;
+use crate::text::{thousands, wrap};
 use anyhow::{Context, Result, ensure};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -17,14 +17,14 @@ const MARGIN: i32 = 16;
 const ROW_HEIGHT: i32 = 26;
 const BAR_HEIGHT: i32 = 16;
 /// Where the bars of KiB and those of flushes begin, and how long the longest of each is.
-const KIB: (i32, i32) = (186, 190);
-const FLUSHES: (i32, i32) = (462, 120);
+const KIB: (i32, i32) = (206, 166);
+const FLUSHES: (i32, i32) = (460, 118);
 /// Pixels of the title, of labels, and of the lines below.
 const TITLE: f64 = 20.0;
 const LABEL: f64 = 15.0;
 const SMALL: f64 = 13.0;
 /// The mean width of a letter of the text by its height.
-const LETTER: f64 = 0.53;
+const LETTER: f64 = 0.57;
 
 /// A colour of the light picture, and that of the dark one.
 type Shade = (RGBColor, &'static str);
@@ -55,7 +55,7 @@ struct Line {
 pub fn picture(outcome: &Outcome) -> Result<String> {
     let lines = lines(&outcome.rows);
     ensure!(!lines.is_empty(), "--svg: nothing to draw, since the device's writes were not counted");
-    let (title, below) = ("What a durable commit writes", below(outcome, &lines));
+    let (title, below) = ("What a commit writes", below(outcome, &lines));
     let top = 92;
     let bottom = top + ROW_HEIGHT * lines.len() as i32 + 12;
     let height = bottom + 18 * below.len() as i32 + MARGIN;
@@ -182,8 +182,10 @@ fn said_of(outcome: &Outcome) -> String {
     let before = described.first().filter(|first| {
         described.iter().all(|d| (d.preloaded_rows, d.row_bytes) == (first.preloaded_rows, first.row_bytes))
     });
-    let before = before.map_or(String::new(), |d| format!("; {} rows of {} B before", d.preloaded_rows, d.row_bytes));
-    format!("{}{before}; from the cheapest to the dearest of these", workloads.join(", "))
+    let before = before.map_or(String::new(), |d| {
+        format!("; {} rows of {} B before", thousands(d.preloaded_rows as f64), d.row_bytes)
+    });
+    format!("{}{before}; pale: from the cheapest to the dearest", workloads.join(", "))
 }
 
 /// The marks' meaning, and how the numbers came about.
@@ -191,7 +193,14 @@ fn below(outcome: &Outcome, lines: &[Line]) -> Vec<String> {
     let parameters: &Parameters = &outcome.parameters;
     let mut text = Vec::new();
     if lines.iter().any(|line| !line.is_durable) {
-        text.push("* A power cut may take the newest commits, or do worse where the mode protects less.".to_owned());
+        text.push(
+            "* Not durable: a power cut may take the newest commits, or more where the mode has no protection."
+                .to_owned(),
+        );
+    }
+    let once = outcome.rows.iter().filter_map(|r| r.kib_once_per_tx).fold(0.0, f64::max);
+    if once >= 0.05 {
+        text.push(format!("Of onewrite's KiB up to {once:.1} come once, while its log grows."));
     }
     if outcome.rows.iter().any(|r| r.of.kind == Kind::Floor) {
         text.push("floor: one 4 KiB overwrite of a file with one flush, no database.".to_owned());

@@ -256,7 +256,7 @@ pub fn medians(lines: &[Measured], unit: &str) -> Result<String> {
 
 fn dots(lines: &[Measured], unit: &str, range: std::ops::Range<f64>) -> Result<String> {
     let labels: Vec<String> = lines.iter().map(|l| l.label.clone()).collect();
-    by_lines(&labels, (range.log_scale(), 4), unit, |chart| {
+    by_lines(&labels, (range.log_scale(), 6), unit, |chart| {
         for (i, line) in lines.iter().enumerate() {
             let center = SegmentValue::CenterOf(place(i, lines.len()));
             let runs = line.runs.iter().map(|v| (*v, center.clone()));
@@ -417,8 +417,8 @@ pub fn latency(rows: &[&Row]) -> Result<String> {
         };
         let frame = Frame {
             margin_top: 12,
-            label_width: 72,
-            x_labels: (4, &|v: &f64| short(*v)),
+            label_width: 88,
+            x_labels: (6, &|v: &f64| short(*v)),
             y_labels: (5, &share),
             x_title: "latency in µs, log axis",
             y_title: Some("share no slower, log of the rest"),

@@ -87,6 +87,15 @@ pub struct Outcome {
     /// Of each row, the block trace of the first run.
     pub traces: Vec<Option<Blocks>>,
     pub reference: String,
+    /// Sections that failed, with the reasons.
+    pub failed: Vec<String>,
+}
+
+impl Outcome {
+    /// The error of a measurement of which a part failed, once the rest is told.
+    pub fn whole(&self) -> Result<()> {
+        if self.failed.is_empty() { Ok(()) } else { bail!("a part failed: {}", self.failed.join("; ")) }
+    }
 }
 
 impl Job {

@@ -87,6 +87,9 @@ pub fn traced(json: &str) -> Result<()> {
 pub fn run(mut job: Job) -> Result<Outcome> {
     let start = Instant::now();
     let mut notes = job.check_sizes()?;
+    if let Some(path) = &job.common.replay {
+        File::open(path).with_context(|| format!("--replay {}", path.display()))?;
+    }
     notes.splice(..0, std::mem::take(&mut job.notes));
     let libraries = Libraries::load(job.cases.iter().filter_map(|c| c.engine.library.as_ref()))?;
     let own = job.cases.iter().any(|c| c.simulated.is_some());
@@ -122,7 +125,11 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         let left = (2 * sections).saturating_sub(sections_done);
         free.map(|b| b.saturating_sub(start.elapsed()) / left.max(4) as u32).filter(|_| left > 0)
     };
-    let mut progress = Progress::new((runs_min + usize::from(job.count_calls)) * sections);
+    let how_long = match free {
+        Some(_) => format!("in at most {minutes} minutes (--minutes)"),
+        None => "as long as it takes: the first run will tell".to_owned(),
+    };
+    let mut progress = Progress::new((runs_min + usize::from(job.count_calls)) * sections, &how_long);
 
     let mut plans = Plans {
         originals: Originals::in_dir(job.common.dir.as_deref().unwrap_or(Path::new(".")))?,
@@ -161,6 +168,7 @@ pub fn run(mut job: Job) -> Result<Outcome> {
     let mut measured: BTreeMap<Key, Vec<Measured>> = BTreeMap::new();
     let mut settings: BTreeMap<String, Settings> = BTreeMap::new();
     let mut described: BTreeMap<String, Described> = BTreeMap::new();
+    let mut failed: BTreeMap<Key, String> = BTreeMap::new();
     let mut longest = Duration::ZERO;
     let mut runs = 0;
     loop {
@@ -194,6 +202,9 @@ pub fn run(mut job: Job) -> Result<Outcome> {
                 };
                 let what = format!("{why}, {}: {}", workload.name(), case.name());
                 progress.section(&what);
+                if failed.contains_key(&(c, w)) {
+                    continue;
+                }
                 let size = case.size(&job.common, workload, limit(progress.begun() - 1));
                 let (plan, original) = plans.of(&libraries, &case.engine, workload, &size, runs as u64)?;
                 let own = if case.label.is_some() {
@@ -208,7 +219,14 @@ pub fn run(mut job: Job) -> Result<Outcome> {
                     device: devices[c].as_ref().filter(|_| simulated[c].is_none()),
                     simulated: simulated[c].filter(|_| !workload.reads()),
                 };
-                let (mut m, s) = section.run(&case.engine, workload, plan, &size, original)?;
+                let (mut m, s) = match section.run(&case.engine, workload, plan, &size, original) {
+                    Ok(done) => done,
+                    Err(e) if INTERRUPTED.load(Ordering::Relaxed) => return Err(e),
+                    Err(e) => {
+                        failed.insert((c, w), format!("{} {}, run {}: {e:#}", case.name(), workload.name(), runs + 1));
+                        continue;
+                    }
+                };
                 if let (1.., Some(blocks)) = (runs, &mut m.blocks) {
                     blocks.requests = Vec::new();
                 }
@@ -218,8 +236,16 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         }
         longest = longest.max(run_start.elapsed());
         runs += 1;
+        if runs == 1 && free.is_none() {
+            progress.first_run(run_start.elapsed(), runs_min);
+        }
     }
     progress.done();
+    let failed: Vec<String> = failed.into_values().collect();
+    if measured.is_empty() {
+        bail!("nothing was measured: {}", failed.join("; "));
+    }
+    notes.extend(failed.iter().map(|why| format!("failed, and not done again: {why}")));
 
     let writes = !job.workloads.iter().all(|w| w.reads());
     if job.common.wal_start == WalStart::Empty && writes && job.cases.iter().any(|c| c.engine.is_stock_wal()) {
@@ -289,7 +315,7 @@ pub fn run(mut job: Job) -> Result<Outcome> {
         dir.close().context("removing a temporary directory")?;
     }
     temporary.close().context("removing the temporary directory")?;
-    Ok(Outcome { parameters, rows, traces, reference: job.reference.map(|(_, name)| name).unwrap_or_default() })
+    Ok(Outcome { parameters, rows, traces, failed, reference: job.reference.map(|(_, name)| name).unwrap_or_default() })
 }
 
 fn temporary_in(parent: &Path) -> Result<tempfile::TempDir> {

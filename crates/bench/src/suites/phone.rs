@@ -151,7 +151,8 @@ pub fn run(args: &Args) -> Result<()> {
         measured: report::Json { parameters: &outcome.parameters, results: &outcome.rows },
         counted_on_f2fs: &on_f2fs,
     };
-    files.write(&json, || page(&outcome, &on_f2fs))
+    files.write(&json, || page(&outcome, &on_f2fs))?;
+    outcome.whole()
 }
 
 #[derive(Serialize)]

@@ -25,17 +25,19 @@ use crate::numbers::measure::{INTERRUPTED, histogram, median, round};
 use crate::parameters::card::{self, Machine};
 use crate::progress::Progress;
 use crate::report::leads::{self, Contender};
+use crate::text;
 
 use crate::Args;
 use crate::files::Files;
 use crate::numbers::stats::{Known, Ratio};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use engine::{Engine, Opened};
 use rusqlite::Connection;
 use serde::Serialize;
 use shape::{Part, Shape};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 use worker::{Done, Order, Worker};
 pub use worker::{Place, process};
 
@@ -270,8 +272,12 @@ pub fn run(args: &Args, place: Place) -> Result<()> {
     };
     let shapes = shape::all(place, &args.crowd.part, &sizes);
     let of = |shape: &Shape| -> Vec<Engine> { engines.iter().copied().filter(|e| shape.is_for(*e)).collect() };
-    let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>());
+    let steps = |s: &Shape| s.steps.iter().filter(|step| step.is_timed()).count();
+    let timed_ms = shapes.iter().map(|s| (of(s).len() * steps(s) * runs) as u64 * args.crowd.section_ms).sum();
+    let how_long = format!("{} and the time between them", crate::progress::spelled(Duration::from_millis(timed_ms)));
+    let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>(), &how_long);
     let mut sections: BTreeMap<(usize, Engine), Vec<Vec<Measured>>> = BTreeMap::new();
+    let mut failed: BTreeMap<(usize, Engine), String> = BTreeMap::new();
     for run in 0..runs {
         for (at, shape) in shapes.iter().enumerate() {
             let engines = of(shape);
@@ -279,9 +285,15 @@ pub fn run(args: &Args, place: Place) -> Result<()> {
                 let engine = engines[(turn + run) % engines.len()];
                 let what = format!("{} by {}: {}", shape.name, shape.connections(), engine.name());
                 progress.section(&format!("run {} of {runs}, {what}", run + 1));
+                if failed.contains_key(&(at, engine)) {
+                    continue;
+                }
                 let seed = args.common.seed.wrapping_mul(1000) + run as u64;
-                let done = section(place, dir.path(), shape, engine, seed).context(what)?;
-                sections.entry((at, engine)).or_default().push(done);
+                match section(place, dir.path(), shape, engine, seed) {
+                    Ok(done) => sections.entry((at, engine)).or_default().push(done),
+                    Err(e) if INTERRUPTED.load(std::sync::atomic::Ordering::Relaxed) => return Err(e),
+                    Err(e) => drop(failed.insert((at, engine), format!("{what}, run {}: {e:#}", run + 1))),
+                }
             }
         }
     }
@@ -289,7 +301,7 @@ pub fn run(args: &Args, place: Place) -> Result<()> {
     let mut rows = Vec::new();
     for (at, shape) in shapes.iter().enumerate() {
         for step in 0..shape.steps.len() {
-            for engine in of(shape) {
+            for engine in of(shape).into_iter().filter(|e| sections.contains_key(&(at, *e))) {
                 let of = |engine| -> Vec<&Measured> {
                     sections.get(&(at, engine)).into_iter().flatten().map(|steps| &steps[step]).collect()
                 };
@@ -305,6 +317,8 @@ pub fn run(args: &Args, place: Place) -> Result<()> {
             }
         }
     }
+    let failed: Vec<String> = failed.into_values().collect();
+    ensure!(failed.is_empty() || !rows.is_empty(), "nothing was measured: {}", failed.join("; "));
     ensure!(!rows.is_empty(), "nothing was measured: no part that was asked for is for these engines here");
     let (sqlite_version, compile_options) = card::sqlite()?;
     let mount = Mount::of(dir.path());
@@ -329,17 +343,22 @@ pub fn run(args: &Args, place: Place) -> Result<()> {
         unknown: card::all_unknown(&machine, &BTreeMap::new()),
         machine,
     };
-    let below = table::below(place, &shapes, &engines, runs, args.crowd.section_ms);
+    let mut below = table::below(place, &shapes, &engines, runs, args.crowd.section_ms);
+    below.extend(failed.iter().map(|why| format!("Note: failed, and not done again: {why}")));
     let leads = leads(&rows);
-    println!("{}", table::table(&rows));
+    let width = text::columns();
+    println!("{}", table::table(&rows, width));
     for line in leads.iter().chain(&below) {
-        println!("{}", crate::text::wrap(line, 118, 2));
+        println!("{}", text::wrap(line, text::line(width), 2));
     }
     println!();
-    for line in card::lines(&parameters.short(), 118) {
+    for line in card::lines(&parameters.short(), text::line(width)) {
         println!("{line}");
     }
-    files.write(&Json { parameters: &parameters, results: &rows }, || page::page(&parameters, &rows, &leads, &below))
+    files
+        .write(&Json { parameters: &parameters, results: &rows }, || page::page(&parameters, &rows, &leads, &below))?;
+    ensure!(failed.is_empty(), "a part failed: {}", failed.join("; "));
+    Ok(())
 }
 
 /// Options that no part of the suite asked for heeds.

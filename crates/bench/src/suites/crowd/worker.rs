@@ -40,6 +40,13 @@ pub enum Step {
     ItemUpdates { n: u64, overlapping: bool },
 }
 
+impl Step {
+    /// Whether it takes as long as it is told.
+    pub fn is_timed(&self) -> bool {
+        matches!(self, Step::Insert { .. } | Step::Lookup { .. } | Step::Think { .. })
+    }
+}
+
 /// The orders of a connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {

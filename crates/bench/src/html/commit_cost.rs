@@ -193,10 +193,8 @@ fn below(outcome: &Outcome, lines: &[Line]) -> Vec<String> {
     let parameters: &Parameters = &outcome.parameters;
     let mut text = Vec::new();
     if lines.iter().any(|line| !line.is_durable) {
-        text.push(
-            "* Not durable: a power cut may take the newest commits, or more where the mode has no protection."
-                .to_owned(),
-        );
+        let more = if outcome.rows.iter().all(|row| row.of.protects()) { "" } else { ", or more than those" };
+        text.push(format!("* Not durable: a power cut may take the newest commits{more}."));
     }
     let once = outcome.rows.iter().filter_map(|r| r.kib_once_per_tx).fold(0.0, f64::max);
     if once >= 0.05 {

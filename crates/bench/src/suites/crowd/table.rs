@@ -51,11 +51,14 @@ fn drawn(rows: &[Row], wide: bool) -> String {
     t.set_content_arrangement(ContentArrangement::Disabled);
     let shown = || COLUMNS.iter().filter(|(.., narrow)| wide || *narrow);
     t.set_header(std::iter::once("").chain(shown().map(|(head, ..)| *head)));
-    let mut before = String::new();
+    // A name is longer than its column: it is put over the mark that is its row.
+    const NAME: &str = "#";
+    let (mut names, mut before) = (Vec::new(), String::new());
     for r in rows {
         let name = format!("{}, by {}", r.workload, r.threads);
         if name != before {
-            t.add_row([&name]);
+            t.add_row([NAME]);
+            names.push(name.clone());
             before = name;
         }
         let engine = if wide { format!("{}/", r.engine) } else { String::new() };
@@ -67,7 +70,12 @@ fn drawn(rows: &[Row], wide: bool) -> String {
         column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right });
         column.set_padding((0, 1));
     }
-    t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+    let mut names = names.into_iter();
+    let line = |line: String| match line.trim() {
+        NAME => names.next().unwrap_or_default(),
+        _ => line.trim_end().to_owned(),
+    };
+    t.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 pub fn below(place: Place, shapes: &[Shape], engines: &[Engine], runs: usize, section_ms: u64) -> Vec<String> {
@@ -118,4 +126,49 @@ pub fn below(place: Place, shapes: &[Shape], engines: &[Engine], runs: usize, se
         lines.push("This is a debug build; measure with `cargo run --release`.".to_owned());
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eighty_columns_are_enough() {
+        let row = |engine, preset, workload: &str| Row {
+            engine,
+            preset,
+            workload: workload.to_owned(),
+            threads: 16,
+            writers_beside: 4,
+            tx_per_s: 883_019.4,
+            tx_per_s_runs: vec![883_019.4],
+            tx_per_s_known: None,
+            ratio: Some(Ratio { median: 218.44, low: 1.0, high: 300.0, confidence: 0.9, safe: false }),
+            ratio_to_one: Some(Ratio { median: 10.25, low: 1.0, high: 300.0, confidence: 0.9, safe: false }),
+            refused_percent: Some(12.3),
+            durable: false,
+            fairness: 0.94,
+            wait_ms_max: 1234.5,
+            busy_seen: 12_345,
+            lookup_us_p50: Some(12.3),
+            lookup_us_p99: Some(1234.5),
+            writes_beside_per_s: Some(12_345.6),
+            log_bytes_max: 262_144 << 10,
+        };
+        let rows = [
+            row("onewrite", "log-concurrent", "insert and read, own tables"),
+            row("stock", "wal-full-late", "DB Bench: updates, overlapping"),
+        ];
+        let narrow = table(&rows, 80);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        assert!(
+            narrow.contains("\nDB Bench: updates, overlapping, by 16\n 1w")
+                || narrow.contains("by 16\n wal-full-late *")
+        );
+        let wide = table(&rows, u16::MAX);
+        assert!(
+            wide.contains("onewrite/log-concurrent *") && wide.contains("12.3") && wide.contains("883,019~"),
+            "{wide}"
+        );
+    }
 }

@@ -50,6 +50,9 @@ pub fn rows(
             let traced = runs.iter().filter_map(|m| Some((m.section.transactions, m.blocks.as_ref()?)));
             let blocks = PerTx::of(traced);
             let kib_per_tx = per_tx(|c| Some(c.bytes)).map(|b| round(b / 1024.0, 3));
+            let grown = runs.iter().map(|m| m.log_grown_bytes as f64 / 1024.0 / m.section.transactions as f64);
+            let once =
+                median(grown).map(|kib| round(kib, 3)).filter(|_| case.engine.is_onewrite() && workload.is_one_row());
             // The rest of a commit in the kernel's cache is written too, later.
             let worn = kib_per_tx.map(|kib| kib + blocks.map_or(0.0, |b| b.kib_left_per_tx));
             let calls = calls.get(&(c, w));
@@ -74,8 +77,9 @@ pub fn rows(
                 p999_us: us(99.9),
                 max_us: round(pool.max() as f64 / 1000.0, 1),
                 latency_us_cdf: (0..=CDF_POINTS).map(cdf_quantile).map(|q| (us(100.0 * q), round(q, 5))).collect(),
-                block_writes_per_tx: per_tx(|c| Some(c.writes)),
+                block_writes_per_tx: per_tx(DeviceCounters::block_writes),
                 kib_per_tx,
+                kib_once_per_tx: once,
                 flushes_per_tx: per_tx(|c| c.flushes),
                 write_syscalls_per_tx: calls_per_tx(|c| c.writes),
                 sync_syscalls_per_tx: calls_per_tx(|c| c.syncs),

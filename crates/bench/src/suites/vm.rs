@@ -14,6 +14,7 @@ use crate::files::OutputFiles;
 use crate::numbers::measure::{INTERRUPTED, Probe};
 use crate::parameters::options::Common;
 use crate::parameters::suite::SuiteOptions;
+use crate::progress::spelled;
 use crate::workload::{self, SectionStage, Size, Workload};
 use anyhow::{Context, Result, bail};
 use comfy_table::{Cell, CellAlignment, Table, TableStyle};
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// On the command line.
 pub const NAME: &str = "vm";
@@ -167,14 +169,32 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
     let mut all = Vec::new();
     let mut notes = plan.notes.clone();
     let mut release = String::new();
+    let (mut failed, mut is_first): (Vec<String>, bool) = (Vec::new(), true);
+    eprintln!(
+        "{} file systems, a virtual machine for each: the first will tell how long that takes",
+        FileSystem::ALL.len()
+    );
     for file_system in FileSystem::ALL {
+        let started = Instant::now();
         if let Some(why) = file_system.unmakeable() {
             notes.push(format!("{file_system} is left out: {why}"));
             continue;
         }
-        let device = device(file_system)?;
         let libraries = plan.engines.iter().filter_map(|(_, path)| path.clone());
-        let mut machine = boot(&device, file_system, libraries)?;
+        let device = match device(file_system) {
+            Ok(device) => device,
+            Err(e) => {
+                failed.push(format!("{file_system}: {e:#}"));
+                continue;
+            }
+        };
+        let mut machine = match boot(&device, file_system, libraries) {
+            Ok(machine) => machine,
+            Err(e) => {
+                failed.push(format!("{file_system}: {e:#}"));
+                continue;
+            }
+        };
         machine.release().clone_into(&mut release);
         for (engine, library) in &plan.engines {
             if engine.name == BATCH_ATOMIC && file_system != FileSystem::F2fs {
@@ -184,13 +204,29 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
                 bail!("interrupted");
             }
             eprintln!("{file_system}: {}", engine.name);
-            let work = GuestWork::Load { engine: engine.clone(), library: library.clone(), load: load.clone() };
+            let library = library.as_deref().map(vm::in_guest);
+            let work = GuestWork::Load { engine: engine.clone(), library, load: load.clone() };
             let asked = GuestTask { file_system: file_system.to_string(), work, seed: args.common.seed };
-            let counts =
-                section(&device, &mut machine, &asked).with_context(|| format!("{} on {file_system}", engine.name))?;
-            all.push(Counts { file_system: asked.file_system, engine: engine.name.clone(), ..counts });
+            match section(&device, &mut machine, &asked) {
+                Ok(counts) => {
+                    all.push(Counts { file_system: asked.file_system, engine: engine.name.clone(), ..counts })
+                }
+                Err(e) => {
+                    failed.push(format!("{} on {file_system}: {e:#}", engine.name));
+                    if !e.is::<GuestFailed>() {
+                        break;
+                    }
+                }
+            }
+        }
+        if std::mem::take(&mut is_first) {
+            eprintln!("this took {}, and so will each further one", spelled(started.elapsed()));
         }
     }
+    if all.is_empty() && !failed.is_empty() {
+        bail!("nothing was measured: {}", failed.join("; "));
+    }
+    notes.extend(failed.iter().map(|why| format!("failed: {why}")));
     files.write(&all, || bail!("the suite {NAME} has no page"))?;
     println!(
         "What a single-row insert writes, by file system and engine; {ROWS} rows before, {transactions} inserts; Linux {release}, emulated\n\n{}\n",
@@ -203,8 +239,20 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
         "db, log: where the files lay at the end, so without a journal that was removed, nor what F2FS wrote elsewhere since."
     );
     notes.iter().for_each(|note| println!("{note}"));
-    Ok(())
+    if failed.is_empty() { Ok(()) } else { bail!("a part failed: {}", failed.join("; ")) }
 }
+
+/// The guest measures on after it said so.
+#[derive(Debug)]
+struct GuestFailed(String);
+
+impl std::fmt::Display for GuestFailed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for GuestFailed {}
 
 fn device(file_system: FileSystem) -> Result<Device> {
     let options = DeviceOptions { size_bytes: DEVICE_BYTES, block_bytes: BLOCK_BYTES, ..DeviceOptions::default() };
@@ -246,7 +294,7 @@ fn section(device: &Device, machine: &mut Machine, asked: &GuestTask) -> Result<
             }
             GuestMessage::Done(0) => bail!("the guest measured nothing"),
             GuestMessage::Done(transactions) => return Ok(counts.each(transactions)),
-            GuestMessage::Failed(why) => bail!("{why}"),
+            GuestMessage::Failed(why) => return Err(GuestFailed(why).into()),
         }
     }
 }
@@ -309,7 +357,10 @@ pub fn on_f2fs(
         let what = format!("{}: {name}", workload.name());
         eprintln!("in a virtual machine, {what}");
         let work = GuestWork::Workload {
-            engine: Box::new(engine.clone()),
+            engine: Box::new(engines::BenchEngine {
+                library: engine.library.as_deref().map(vm::in_guest),
+                ..(*engine).clone()
+            }),
             workload: workload.name().to_owned(),
             size: Box::new(common.size(*workload, None)),
         };

@@ -61,8 +61,8 @@ pub fn described() -> Vec<clap::Command> {
 }
 
 impl StoreCommand {
-    /// Refuses a file in the place of the store, and the store in the place of the file. `words` are
-    /// the arguments of the program as they were given.
+    /// Refuses a file in the place of the store, and the store in the place of the file. `words`
+    /// are the arguments of the program as they were given.
     pub fn check_order(&self, words: &[OsString]) -> Result<(), clap::Error> {
         let (name, form, file, url, file_first) = match self {
             StoreCommand::Follow(a) => ("follow", "URL FILE", a.file.as_os_str(), &a.url, false),
@@ -243,10 +243,11 @@ pub struct Follow {
 
 /// End `replicate --sync`: commits wait for the store no more
 ///
-/// After `onewrite replicate --sync` commits to FILE wait for the store, and fail without a shipper,
-/// until this command ends it. Stop everything that uses FILE first, also the shipper. Then start
-/// `onewrite replicate` without --sync, which records it in the store: until then `promote` on
-/// another machine makes commits wait there. Commits whose outcome was unknown count from here on.
+/// After `onewrite replicate --sync` commits to FILE wait for the store, and fail without a
+/// shipper, until this command ends it. Stop everything that uses FILE first, also the shipper.
+/// Then start `onewrite replicate` without --sync, which records it in the store: until then
+/// `promote` on another machine makes commits wait there. Commits whose outcome was unknown count
+/// from here on.
 ///
 ///     onewrite unsync app.db
 #[derive(clap::Args)]

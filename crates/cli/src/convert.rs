@@ -1,5 +1,5 @@
-//! `onewrite research convert`: makes room for the trailers that the in-page schemes write into each page,
-//! or gives it back.
+//! `onewrite research convert`: makes room for the trailers that the in-page schemes write into
+//! each page, or gives it back.
 //!
 //! SQLite itself writes the new file: `VACUUM INTO` with reserved bytes, `convert_back` without
 //! them. The new file takes the place of the old one in one step when it is whole, checked and

@@ -14,11 +14,11 @@ use std::process::ExitCode;
 
 /// Say whether onewrite is in effect for a database, and the state that it is in
 ///
-/// Nothing is written. The status is 0 if a connection through onewrite would be served by it, and 1
-/// if SQLite's own modes would serve it, or there is an error; the first line says why.
+/// Nothing is written. The status is 0 if a connection through onewrite would be served by it, and
+/// 1 if SQLite's own modes would serve it, or there is an error; the first line says why.
 ///
-/// Lines with the files follow, and those of `PRAGMA onewrite_status` as such a connection has them.
-/// With --json all is one object: file, status, in_effect, why, in_use (by other processes),
+/// Lines with the files follow, and those of `PRAGMA onewrite_status` as such a connection has
+/// them. With --json all is one object: file, status, in_effect, why, in_use (by other processes),
 /// recovery_waits (a crash left transactions in the log), bytes, log_bytes, and these lines.
 ///
 ///     onewrite status app.db
@@ -125,8 +125,8 @@ impl Effect {
     }
 }
 
-/// The text of the pragma: where others use the database as its reader gets it, else as a connection
-/// that writes.
+/// The text of the pragma: where others use the database as its reader gets it, else as a
+/// connection that writes.
 fn asked(file: &Path, look: onewrite_core::Result<Look>) -> Result<String> {
     let ask = |db: &Connection| {
         // A pragma alone does not look at the file.

@@ -13,8 +13,8 @@ use fastrand::Rng;
 use crate::session::What;
 
 const NAME: &str = "onewrite";
-/// onewrite's messages after `onewrite research convert` replaced the open file: the new file is in use
-/// already, or not.
+/// onewrite's messages after `onewrite research convert` replaced the open file: the new file is in
+/// use already, or not.
 const MOVED: [&str; 2] =
     ["is another file now than the one that was opened", "is a copy of a database that is in use (with the log"];
 /// A command meets another process, or a transaction that waits for rollback or recovery: it may be

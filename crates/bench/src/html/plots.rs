@@ -335,9 +335,9 @@ pub fn over_points(series: &[Vec<Option<f64>>], points: &[&str], (x_title, y_tit
     })
 }
 
-/// Whose bytes [`volume`] has: one picture has one meaning of them.
+/// The origin of the bytes in [`volume`]: one picture has one meaning of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Bytes {
+enum VolumeOrigin {
     /// Of the block trace, by their place.
     Traced,
     /// Of the device, with those that come once apart.
@@ -346,28 +346,28 @@ enum Bytes {
     Calls,
 }
 
-impl Bytes {
-    fn of(rows: &[&Row]) -> Bytes {
+impl VolumeOrigin {
+    fn of(rows: &[&Row]) -> VolumeOrigin {
         match rows {
-            _ if rows.iter().any(|r| r.blocks.is_some()) => Bytes::Traced,
-            _ if rows.iter().any(|r| r.kib_per_tx.is_some()) => Bytes::Device,
-            _ => Bytes::Calls,
+            _ if rows.iter().any(|r| r.blocks.is_some()) => VolumeOrigin::Traced,
+            _ if rows.iter().any(|r| r.kib_per_tx.is_some()) => VolumeOrigin::Device,
+            _ => VolumeOrigin::Calls,
         }
     }
 }
 
 pub fn volume_title(rows: &[&Row]) -> &'static str {
-    match Bytes::of(rows) {
-        Bytes::Traced | Bytes::Device => "KiB that reached the device",
-        Bytes::Calls => "KiB handed to the kernel by write calls",
+    match VolumeOrigin::of(rows) {
+        VolumeOrigin::Traced | VolumeOrigin::Device => "KiB that reached the device",
+        VolumeOrigin::Calls => "KiB handed to the kernel by write calls",
     }
 }
 
 /// The names of the parts of [`volume`], in their colours' order.
 pub fn volume_parts(rows: &[&Row]) -> Vec<(usize, &'static str)> {
     let is_grown = || rows.iter().any(|r| r.kib_once_per_tx.is_some_and(|kib| kib > 0.0));
-    match Bytes::of(rows) {
-        Bytes::Traced => {
+    match VolumeOrigin::of(rows) {
+        VolumeOrigin::Traced => {
             let used = |i: usize| rows.iter().filter_map(|r| r.blocks).any(|b| b.kib()[i] > 0.0);
             let names = BlockContent::ALL
                 .map(BlockContent::name)
@@ -375,23 +375,23 @@ pub fn volume_parts(rows: &[&Row]) -> Vec<(usize, &'static str)> {
                 .chain(["left in the kernel's cache, written later"]);
             names.enumerate().filter(|(i, _)| used(*i)).collect()
         }
-        Bytes::Device if is_grown() => vec![(0, "by each commit"), (1, "once, for a log that grows")],
-        Bytes::Device => vec![(0, "all files, journal of the file system included")],
-        Bytes::Calls => vec![(0, "database"), (1, "journal or log")],
+        VolumeOrigin::Device if is_grown() => vec![(0, "by each commit"), (1, "once, for a log that grows")],
+        VolumeOrigin::Device => vec![(0, "all files, journal of the file system included")],
+        VolumeOrigin::Calls => vec![(0, "database"), (1, "journal or log")],
     }
 }
 
 /// Bytes per transaction. `None` where nothing is known.
 pub fn volume(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<Option<String>> {
-    let bytes = Bytes::of(rows);
+    let bytes = VolumeOrigin::of(rows);
     let bar = |row: &&Row| {
         let parts = match bytes {
-            Bytes::Traced => row.blocks?.kib().into_iter().zip(IO).collect(),
-            Bytes::Device => {
+            VolumeOrigin::Traced => row.blocks?.kib().into_iter().zip(IO).collect(),
+            VolumeOrigin::Device => {
                 let (kib, once) = (row.kib_per_tx?, row.kib_once_per_tx.unwrap_or(0.0));
                 [(kib - once).max(0.0), once.min(kib)].into_iter().zip(IO).collect()
             }
-            Bytes::Calls => {
+            VolumeOrigin::Calls => {
                 let (database, log) = row.kib_database_per_tx.zip(row.kib_log_per_tx)?;
                 [database, log].into_iter().zip(IO).collect()
             }

@@ -327,6 +327,43 @@ fn parameters(
     })
 }
 
+/// The runs that this job has time for, after a round that counts the system calls.
+fn measure(
+    job: &Job,
+    place: &Surroundings<'_>,
+    timing: &mut Timing,
+    notes: &mut Vec<String>,
+) -> Result<(Measurements, BTreeMap<SectionKey, Calls>)> {
+    let sections = (timing.runs_min + usize::from(job.count_calls)) * timing.sections;
+    let mut progress = Progress::new(sections, &timing.describe());
+    let mut plans = Plans {
+        originals: Originals::in_dir(job.common.dir.as_deref().unwrap_or(Path::new(".")))?,
+        seed: job.common.seed,
+        drawn: None,
+    };
+    let calls = count_sections(job, place, timing, (&mut plans, &mut progress), notes)?;
+    let mut measurements = Measurements::default();
+    loop {
+        let (unsteady, lines) = results::unsteady(job, &measurements.measured);
+        if timing.is_enough(measurements.runs, unsteady) {
+            notes.extend(unsteady_note(timing, measurements.runs, unsteady, lines));
+            break;
+        }
+        if measurements.runs >= timing.runs_min {
+            progress.extend(timing.sections);
+        }
+        let run_start = Instant::now();
+        measurements.run(job, place, timing, (&mut plans, &mut progress), (unsteady, lines))?;
+        timing.longest = timing.longest.max(run_start.elapsed());
+        measurements.runs += 1;
+        if measurements.runs == 1 && timing.free.is_none() {
+            progress.first_run(run_start.elapsed(), timing.runs_min);
+        }
+    }
+    progress.done();
+    Ok((measurements, calls))
+}
+
 pub fn run(mut job: Job) -> Result<RunOutcome> {
     let mut timing = Timing::of(&job);
     let mut notes = job.check_sizes()?;
@@ -365,33 +402,7 @@ pub fn run(mut job: Job) -> Result<RunOutcome> {
         devices,
         simulated,
     };
-    let sections = (timing.runs_min + usize::from(job.count_calls)) * timing.sections;
-    let mut progress = Progress::new(sections, &timing.describe());
-    let mut plans = Plans {
-        originals: Originals::in_dir(job.common.dir.as_deref().unwrap_or(Path::new(".")))?,
-        seed: job.common.seed,
-        drawn: None,
-    };
-    let calls = count_sections(&job, &place, &timing, (&mut plans, &mut progress), &mut notes)?;
-    let mut measurements = Measurements::default();
-    loop {
-        let (unsteady, lines) = results::unsteady(&job, &measurements.measured);
-        if timing.is_enough(measurements.runs, unsteady) {
-            notes.extend(unsteady_note(&timing, measurements.runs, unsteady, lines));
-            break;
-        }
-        if measurements.runs >= timing.runs_min {
-            progress.extend(timing.sections);
-        }
-        let run_start = Instant::now();
-        measurements.run(&job, &place, &timing, (&mut plans, &mut progress), (unsteady, lines))?;
-        timing.longest = timing.longest.max(run_start.elapsed());
-        measurements.runs += 1;
-        if measurements.runs == 1 && timing.free.is_none() {
-            progress.first_run(run_start.elapsed(), timing.runs_min);
-        }
-    }
-    progress.done();
+    let (mut measurements, calls) = measure(&job, &place, &mut timing, &mut notes)?;
     let failed: Vec<String> = std::mem::take(&mut measurements.failed).into_values().collect();
     if measurements.measured.is_empty() {
         bail!("nothing was measured: {}", failed.join("; "));

@@ -148,6 +148,61 @@ impl MachinePlan {
     }
 }
 
+#[derive(Default)]
+struct MachineResults {
+    counts: Vec<Counts>,
+    /// The reason of each failure.
+    failed: Vec<String>,
+    /// Of the kernel in the machines.
+    release: String,
+}
+
+impl MachineResults {
+    /// A section of each engine, in a machine of their own. False where there is none.
+    fn measure(&mut self, plan: &MachinePlan, file_system: FileSystem, load: &Load, seed: u64) -> Result<bool> {
+        let libraries = plan.engines.iter().filter_map(|(_, path)| path.clone());
+        let device = match device(file_system) {
+            Ok(device) => device,
+            Err(e) => {
+                self.failed.push(format!("{file_system}: {e:#}"));
+                return Ok(false);
+            }
+        };
+        let mut machine = match boot(&device, file_system, libraries) {
+            Ok(machine) => machine,
+            Err(e) => {
+                self.failed.push(format!("{file_system}: {e:#}"));
+                return Ok(false);
+            }
+        };
+        machine.release().clone_into(&mut self.release);
+        for (engine, library) in &plan.engines {
+            if engine.name == BATCH_ATOMIC && file_system != FileSystem::F2fs {
+                continue;
+            }
+            if INTERRUPTED.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
+            eprintln!("{file_system}: {}", engine.name);
+            let library = library.as_deref().map(vm::in_guest);
+            let work = GuestWork::Load { engine: engine.clone(), library, load: load.clone() };
+            let asked = GuestTask { file_system: file_system.to_string(), work, seed };
+            match section(&device, &mut machine, &asked) {
+                Ok(counts) => {
+                    self.counts.push(Counts { file_system: asked.file_system, engine: engine.name.clone(), ..counts })
+                }
+                Err(e) => {
+                    self.failed.push(format!("{} on {file_system}: {e:#}", engine.name));
+                    if !e.is::<GuestFailed>() {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
 /// Whether the library at `path` was built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE.
 pub fn has_batch_atomic(path: &Path) -> Result<bool> {
     let db = crate::engines::sql::Db::open(&Library::load(path)?, ":memory:", false)?;
@@ -166,10 +221,8 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
     }
     let transactions = args.common.transactions.map_or(TRANSACTIONS, |n| n as usize);
     let load = Load::new(Operation::Insert, ROWS, transactions);
-    let mut all = Vec::new();
+    let (mut results, mut is_first) = (MachineResults::default(), true);
     let mut notes = plan.notes.clone();
-    let mut release = String::new();
-    let (mut failed, mut is_first): (Vec<String>, bool) = (Vec::new(), true);
     eprintln!(
         "{} file systems, a virtual machine for each: the first will tell how long that takes",
         FileSystem::ALL.len()
@@ -180,49 +233,11 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
             notes.push(format!("{file_system} is left out: {why}"));
             continue;
         }
-        let libraries = plan.engines.iter().filter_map(|(_, path)| path.clone());
-        let device = match device(file_system) {
-            Ok(device) => device,
-            Err(e) => {
-                failed.push(format!("{file_system}: {e:#}"));
-                continue;
-            }
-        };
-        let mut machine = match boot(&device, file_system, libraries) {
-            Ok(machine) => machine,
-            Err(e) => {
-                failed.push(format!("{file_system}: {e:#}"));
-                continue;
-            }
-        };
-        machine.release().clone_into(&mut release);
-        for (engine, library) in &plan.engines {
-            if engine.name == BATCH_ATOMIC && file_system != FileSystem::F2fs {
-                continue;
-            }
-            if INTERRUPTED.load(Ordering::Relaxed) {
-                bail!("interrupted");
-            }
-            eprintln!("{file_system}: {}", engine.name);
-            let library = library.as_deref().map(vm::in_guest);
-            let work = GuestWork::Load { engine: engine.clone(), library, load: load.clone() };
-            let asked = GuestTask { file_system: file_system.to_string(), work, seed: args.common.seed };
-            match section(&device, &mut machine, &asked) {
-                Ok(counts) => {
-                    all.push(Counts { file_system: asked.file_system, engine: engine.name.clone(), ..counts })
-                }
-                Err(e) => {
-                    failed.push(format!("{} on {file_system}: {e:#}", engine.name));
-                    if !e.is::<GuestFailed>() {
-                        break;
-                    }
-                }
-            }
-        }
-        if std::mem::take(&mut is_first) {
+        if results.measure(&plan, file_system, &load, args.common.seed)? && std::mem::take(&mut is_first) {
             eprintln!("this took {}, and so will each further one", spelled(started.elapsed()));
         }
     }
+    let MachineResults { counts: all, failed, release } = results;
     if all.is_empty() && !failed.is_empty() {
         bail!("nothing was measured: {}", failed.join("; "));
     }

@@ -1,5 +1,5 @@
-//! The command as a whole: its list of commands, completions, manual pages, and the answers to commands
-//! that have another form by now.
+//! The command as a whole: its list of commands, completions, manual pages, and the answers to
+//! commands that have another form by now.
 
 use crate::common;
 

@@ -1,5 +1,5 @@
-//! `onewrite research convert`: the same rows in pages with room for trailers. A failure leaves the file as
-//! it was.
+//! `onewrite research convert`: the same rows in pages with room for trailers. A failure leaves the
+//! file as it was.
 
 use crate::common;
 

@@ -1,5 +1,5 @@
-//! The crates that an installation by cargo compiles, and the archive in which `cargo binstall` finds
-//! the program.
+//! The crates that an installation by cargo compiles, and the archive in which `cargo binstall`
+//! finds the program.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

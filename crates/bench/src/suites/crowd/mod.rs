@@ -262,6 +262,44 @@ fn rows(shapes: &[SectionShape], engines: &[CrowdEngine], sections: &Sections) -
     Ok(rows)
 }
 
+/// Each section in each run, and the reasons of those that failed.
+fn measure(
+    args: &SuiteOptions,
+    place: WorkerKind,
+    (shapes, engines): (&[SectionShape], &[CrowdEngine]),
+    dir: &Path,
+    runs: usize,
+) -> Result<(Sections, Vec<String>)> {
+    let of = |shape: &SectionShape| shape.engines(engines);
+    let steps = |s: &SectionShape| s.steps.iter().filter(|step| step.is_timed()).count();
+    let timed_ms = shapes.iter().map(|s| (of(s).len() * steps(s) * runs) as u64 * args.crowd.section_ms).sum();
+    let how_long = format!("{} and the time between them", crate::progress::spelled(Duration::from_millis(timed_ms)));
+    let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>(), &how_long);
+    let mut sections = Sections::new();
+    let mut failed: BTreeMap<(usize, CrowdEngine), String> = BTreeMap::new();
+    for run in 0..runs {
+        for (at, shape) in shapes.iter().enumerate() {
+            let engines = of(shape);
+            for turn in 0..engines.len() {
+                let engine = engines[(turn + run) % engines.len()];
+                let what = format!("{} by {}: {}", shape.name, shape.connections(), engine.name());
+                progress.section(&format!("run {} of {runs}, {what}", run + 1));
+                if failed.contains_key(&(at, engine)) {
+                    continue;
+                }
+                let seed = args.common.seed.wrapping_mul(1000) + run as u64;
+                match section(place, dir, shape, engine, seed) {
+                    Ok(done) => sections.entry((at, engine)).or_default().push(done),
+                    Err(e) if INTERRUPTED.load(std::sync::atomic::Ordering::Relaxed) => return Err(e),
+                    Err(e) => drop(failed.insert((at, engine), format!("{what}, run {}: {e:#}", run + 1))),
+                }
+            }
+        }
+    }
+    progress.done();
+    Ok((sections, failed.into_values().collect()))
+}
+
 pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     refuse(args, place)?;
     crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
@@ -280,34 +318,7 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
         think_rows: args.crowd.think_rows,
     };
     let shapes = shape::all(place, &args.crowd.part, &sizes);
-    let of = |shape: &SectionShape| shape.engines(&engines);
-    let steps = |s: &SectionShape| s.steps.iter().filter(|step| step.is_timed()).count();
-    let timed_ms = shapes.iter().map(|s| (of(s).len() * steps(s) * runs) as u64 * args.crowd.section_ms).sum();
-    let how_long = format!("{} and the time between them", crate::progress::spelled(Duration::from_millis(timed_ms)));
-    let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>(), &how_long);
-    let mut sections = Sections::new();
-    let mut failed: BTreeMap<(usize, CrowdEngine), String> = BTreeMap::new();
-    for run in 0..runs {
-        for (at, shape) in shapes.iter().enumerate() {
-            let engines = of(shape);
-            for turn in 0..engines.len() {
-                let engine = engines[(turn + run) % engines.len()];
-                let what = format!("{} by {}: {}", shape.name, shape.connections(), engine.name());
-                progress.section(&format!("run {} of {runs}, {what}", run + 1));
-                if failed.contains_key(&(at, engine)) {
-                    continue;
-                }
-                let seed = args.common.seed.wrapping_mul(1000) + run as u64;
-                match section(place, dir.path(), shape, engine, seed) {
-                    Ok(done) => sections.entry((at, engine)).or_default().push(done),
-                    Err(e) if INTERRUPTED.load(std::sync::atomic::Ordering::Relaxed) => return Err(e),
-                    Err(e) => drop(failed.insert((at, engine), format!("{what}, run {}: {e:#}", run + 1))),
-                }
-            }
-        }
-    }
-    progress.done();
-    let failed: Vec<String> = failed.into_values().collect();
+    let (sections, failed) = measure(args, place, (&shapes, &engines), dir.path(), runs)?;
     let rows = rows(&shapes, &engines, &sections)?;
     ensure!(failed.is_empty() || !rows.is_empty(), "nothing was measured: {}", failed.join("; "));
     ensure!(!rows.is_empty(), "nothing was measured: no part that was asked for is for these engines here");

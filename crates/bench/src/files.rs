@@ -6,10 +6,10 @@ use crate::parameters::card;
 use crate::parameters::options::Common;
 use crate::report;
 use crate::runner::RunOutcome;
-use crate::text::wrap;
+use crate::text::{self, wrap};
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
-use std::io::{BufWriter, IsTerminal, Write};
+use std::io::{BufWriter, Write};
 use std::path::PathBuf;
 
 /// The files asked for, opened first: a name that cannot be written must not cost the user the time
@@ -17,6 +17,7 @@ use std::path::PathBuf;
 pub struct OutputFiles {
     json: Option<(PathBuf, File)>,
     html: Option<(PathBuf, File)>,
+    svg: Option<(PathBuf, File)>,
     trace: Option<(PathBuf, File)>,
 }
 
@@ -28,6 +29,7 @@ impl OutputFiles {
         Ok(OutputFiles {
             json: common.json.as_ref().map(create).transpose()?,
             html: common.html.as_ref().map(create).transpose()?,
+            svg: common.svg.as_ref().map(create).transpose()?,
             trace: common.simulated.trace.as_ref().map(create).transpose()?,
         })
     }
@@ -48,7 +50,7 @@ impl OutputFiles {
     /// Writes all that were asked for of a job, and prints the table.
     pub fn finish(mut self, common: &Common, outcome: &RunOutcome) -> Result<()> {
         ensure!(!outcome.rows.is_empty(), "nothing was measured");
-        let trace = self.trace.take();
+        let (trace, svg) = (self.trace.take(), self.svg.take());
         let json = report::ReportJson { parameters: &outcome.parameters, results: &outcome.rows };
         self.write(&json, || html::page(outcome, &common.wear))?;
         if let Some((path, file)) = trace {
@@ -61,16 +63,19 @@ impl OutputFiles {
             texts.try_for_each(|text| file.write_all(text.as_bytes())).with_context(|| path.display().to_string())?;
             file.flush().with_context(|| path.display().to_string())?;
         }
-        print(common, outcome).context("printing the table")
+        print(common, outcome).context("printing the table")?;
+        if let Some((path, mut file)) = svg {
+            file.write_all(html::picture(outcome)?.as_bytes()).with_context(|| path.display().to_string())?;
+        }
+        outcome.whole()
     }
 }
 
 fn print(common: &Common, outcome: &RunOutcome) -> std::io::Result<()> {
     let (parameters, rows) = (&outcome.parameters, &outcome.rows);
     let mut out = std::io::stdout().lock();
-    // A file has room.
-    let columns = if out.is_terminal() { comfy_table::Table::new().width().unwrap_or(120) } else { u16::MAX };
-    let text = usize::from(columns.clamp(60, 120));
+    let columns = text::columns();
+    let text = text::line(columns);
     writeln!(out, "{}\n", report::table(rows, &outcome.reference, columns))?;
     if let Some(table) = report::blocks(rows, columns) {
         writeln!(out, "{table}\n")?;
@@ -81,7 +86,7 @@ fn print(common: &Common, outcome: &RunOutcome) -> std::io::Result<()> {
     if common.wear.wear {
         writeln!(out)?;
         for line in report::wear_lines(&common.wear, rows) {
-            writeln!(out, "{line}")?;
+            writeln!(out, "{}", wrap(&line, text, 4))?;
         }
     }
     writeln!(out)?;

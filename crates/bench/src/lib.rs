@@ -16,7 +16,7 @@
 //! | `parameters/` | the options given, and the card of all that changes a result |
 //! | `report/` | rows, table and JSON |
 //! | `runner/` | which section when, and the rows that come of them |
-//! | `html/` | the page with its pictures |
+//! | `html/` | the page with its pictures, and the picture that stands alone |
 //! | `files` | the files written and the table printed |
 //! | `suites/` | whole measurements by name: commit, crowd, schemes, phone, vm |
 //! | `commands/` | the subcommands: compare, sweep, advise |
@@ -81,6 +81,10 @@ use suites::{crowd, schemes, vm};
 /// See how long an app waits, with a page of pictures:
 ///
 ///     onewrite bench --workload gmail --workload facebook --html report.html
+///
+/// Share one picture of what a commit writes here:
+///
+///     onewrite bench --dir /var/lib/myapp --svg commit-cost.svg
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment, args_conflicts_with_subcommands = true)]
 pub struct Args {

@@ -2,6 +2,15 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
+use std::time::Duration;
+
+/// A time in whole seconds, or in minutes.
+pub fn spelled(time: Duration) -> String {
+    match time.as_secs_f64().ceil() {
+        s if s <= 90.0 => format!("{s:.0} s"),
+        s => format!("{:.0} minutes", (s / 60.0).ceil()),
+    }
+}
 
 pub struct Progress {
     bar: ProgressBar,
@@ -10,7 +19,9 @@ pub struct Progress {
 }
 
 impl Progress {
-    pub fn new(sections: usize) -> Progress {
+    /// Says how long it will take.
+    pub fn new(sections: usize, how_long: &str) -> Progress {
+        eprintln!("{sections} sections, {how_long}; nothing is asked meanwhile, and Ctrl-C ends it");
         let terminal = std::io::stderr().is_terminal();
         // Drawn between sections only: a drawing thread would share the processor with the
         // measurement.
@@ -36,11 +47,31 @@ impl Progress {
         self.bar.inc(1);
     }
 
+    /// After the first of `runs`, where only that tells how long all take.
+    pub fn first_run(&self, took: Duration, runs: usize) {
+        if runs > 1 {
+            self.bar.suspend(|| {
+                eprintln!("the first run took {}: {} to go", spelled(took), spelled(took * (runs as u32 - 1)))
+            });
+        }
+    }
+
     pub fn begun(&self) -> usize {
         self.bar.position() as usize
     }
 
     pub fn done(&self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_up() {
+        let times = [Duration::from_millis(1200), Duration::from_secs(90), Duration::from_secs(200)];
+        assert_eq!(times.map(spelled), ["2 s", "90 s", "4 minutes"]);
     }
 }

@@ -8,7 +8,7 @@ use crate::parameters::given::{CARD, RUNS, SIZES};
 use crate::parameters::options::Common;
 use crate::report::Row;
 use crate::runner::{self, Case, Job, RunOutcome};
-use crate::text::wrap;
+use crate::text::{self, thousands};
 use crate::workload::Workload;
 use anyhow::Result;
 use std::path::PathBuf;
@@ -51,14 +51,23 @@ struct Choice {
 
 pub fn run(options: &Advise) -> Result<()> {
     let mut common = options.common.clone();
-    common.given.all_in(&[&["--json", "--html", "--runs", "--seed"], &RUNS, &SIZES, &CARD], "`bench advise DIR`")?;
+    common
+        .given
+        .all_in(&[&["--json", "--html", "--svg", "--runs", "--seed"], &RUNS, &SIZES, &CARD], "`bench advise DIR`")?;
     common.dir = Some(options.directory.clone());
     common.transactions = common.transactions.or(Some(TRANSACTIONS));
     common.minutes = common.minutes.or(Some(MINUTES));
     let files = OutputFiles::create(&common)?;
     let mut notes = Vec::new();
-    let wanted =
-        ["stock/delete", "stock/truncate", "stock/persist", "stock/wal-full", "stock/wal-normal", "onewrite/log"];
+    let wanted = [
+        "stock/delete",
+        "stock/truncate",
+        "stock/persist",
+        "stock/wal-full",
+        "stock/wal-normal",
+        "onewrite/log",
+        "onewrite/log-normal",
+    ];
     let mut all: Vec<BenchEngine> = engines::all()
         .into_iter()
         .filter(|e| wanted.contains(&e.name().as_str()) || e.kind == EngineKind::Floor)
@@ -74,12 +83,13 @@ pub fn run(options: &Advise) -> Result<()> {
         Job { common: common.clone(), cases, workloads, defaults_only: false, reference, count_calls: true, notes };
     let outcome = runner::run(job)?;
     let advice = advice(&outcome);
-    files.finish(&common, &outcome)?;
+    let told = files.finish(&common, &outcome);
+    let width = text::line(text::columns());
     println!();
     for line in advice {
-        println!("{}", wrap(&line, 118, 2));
+        println!("{}", text::wrap(&line, width, 2));
     }
-    Ok(())
+    told
 }
 
 fn advice(outcome: &RunOutcome) -> Vec<String> {
@@ -90,13 +100,23 @@ fn advice(outcome: &RunOutcome) -> Vec<String> {
         vec!["ADVICE (commits per second as a multiple of SQLite's default, journal_mode=DELETE)".to_owned()];
     for (loses, title) in [
         (Loses::Nothing, "Every commit survives a power cut:"),
-        (Loses::Newest, "A power cut may take the newest commits, never the database:"),
+        (
+            Loses::Newest,
+            "A power cut may take the commits since the last checkpoint, of onewrite since the last checkpoint, FULL commit or \
+             second of rest; never the database:",
+        ),
     ] {
         lines.push(title.to_owned());
         for c in choices.iter().filter(|c| c.loses == loses) {
             let mark = if c.safe { "" } else { " (uncertain)" };
             let kib = c.kib.map_or(String::new(), |kib| format!(", {kib:.1} KiB written each"));
-            lines.push(format!("  {:<16} {:>5.2} times{mark}, {:.0}/s{kib}: {}", c.name, c.gain, c.tx_per_s, c.how));
+            lines.push(format!(
+                "  {:<19} {:>6.2} times{mark}, {}/s{kib}: {}",
+                c.name,
+                c.gain,
+                thousands(c.tx_per_s),
+                c.how
+            ));
         }
     }
     let best = |loses| choices.iter().find(|c| c.loses == loses);
@@ -132,6 +152,10 @@ fn advice(outcome: &RunOutcome) -> Vec<String> {
     lines
 }
 
+fn level(synchronous: i64) -> &'static str {
+    if synchronous == 1 { "NORMAL" } else { "FULL" }
+}
+
 fn best_of<'c>(choices: &'c [Choice], durable: &Choice) -> Option<&'c Choice> {
     choices.iter().find(|c| c.loses == Loses::Newest && c.gain > 1.1 * durable.gain)
 }
@@ -140,13 +164,13 @@ fn choices(rows: &[Row]) -> Vec<Choice> {
     let mut choices: Vec<Choice> = Vec::new();
     for row in rows {
         let how = match &row.of.kind {
-            EngineKind::Stock { journal_mode, synchronous } => format!(
-                "PRAGMA journal_mode={journal_mode}; PRAGMA synchronous={}",
-                if *synchronous == 1 { "NORMAL" } else { "FULL" }
-            ),
-            EngineKind::Onewrite { .. } => {
-                "load onewrite and open file:NAME?vfs=onewrite; copy the file only together with its log".to_owned()
+            EngineKind::Stock { journal_mode, synchronous } => {
+                format!("PRAGMA journal_mode={journal_mode}; PRAGMA synchronous={}", level(*synchronous))
             }
+            EngineKind::Onewrite { synchronous, .. } => format!(
+                "load onewrite, open file:NAME?vfs=onewrite; PRAGMA synchronous={}; copy the file only together with its log",
+                level(*synchronous)
+            ),
             EngineKind::Store(_) | EngineKind::Floor => continue,
         };
         let name = format!("{}/{}", row.engine, row.preset);
@@ -179,7 +203,10 @@ mod tests {
         let find = |name: &str| choices.iter().find(|c| c.name == name).unwrap();
         assert!(find("stock/delete").loses == Loses::Nothing);
         assert!(find("stock/wal-normal").loses == Loses::Newest);
-        assert!(find("stock/wal-normal").how.contains("NORMAL"));
+        for name in ["stock/wal-normal", "onewrite/log-normal"] {
+            assert!(find(name).loses == Loses::Newest && find(name).how.contains("NORMAL"));
+        }
+        assert!(find("onewrite/log").loses == Loses::Nothing && find("onewrite/log").how.contains("FULL"));
         assert!(choices.iter().all(|c| !c.safe && c.name != "floor/overwrite"));
     }
 }

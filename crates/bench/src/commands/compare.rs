@@ -1,7 +1,7 @@
 //! `onewrite bench compare`: two results side by side, if their parameter cards allow it.
 
 use crate::numbers::stats::Ratio;
-use crate::text::wrap;
+use crate::text::{self, wrap};
 use anyhow::{Context, Result, bail, ensure};
 use comfy_table::{CellAlignment, Table, TableStyle};
 use serde_json::Value;
@@ -33,8 +33,19 @@ pub struct Compare {
 /// Values of the card that do not change the cost of a transaction: the way to the result, and
 /// texts. Free space matters only where it is scarce: a file system behaves alike with 20 and with
 /// 30 GiB free.
-const NO_MATTER: [&str; 9] =
-    ["notes", "syscalls", "syscall_counting", "runs", "minutes_max", "seed", "unknown", "floor", "wear"];
+const NO_MATTER: [&str; 11] = [
+    "notes",
+    "syscalls",
+    "syscall_counting",
+    "runs",
+    "minutes_max",
+    "seed",
+    "unknown",
+    "floor",
+    "wear",
+    "made_at",
+    "command",
+];
 const FREE_BYTES: &str = ".free_bytes";
 /// Below this the file system may be hard put to find space.
 const FREE_BYTES_SCARCE: f64 = 1e9;
@@ -87,10 +98,10 @@ pub fn run(options: &Compare) -> Result<()> {
     println!("{t}");
     println!("A, B: transactions per second, or what the figure shows.");
     for line in below(&compared) {
-        println!("{}", wrap(&line, 118, 2));
+        println!("{}", wrap(&line, text::line(text::columns()), 2));
     }
     if !unknown.is_empty() {
-        println!("Unknown in both, so nobody can say whether they agree: {}.", unknown.join(", "));
+        println!("Unknown in both, so it is not known whether they agree: {}.", unknown.join(", "));
     }
     Ok(())
 }

@@ -176,6 +176,7 @@ fn place(case: &mut Case, value: &str, options: &SweepOptions) -> Result<Option<
 /// The varied setting is not given, and images are for sweeps over file systems alone.
 fn refuse(options: &SweepOptions, name: &str) -> Result<()> {
     let (given, parameter) = (&options.common.given, options.parameter);
+    ensure!(!given.any(&["--svg"]), "--svg would change nothing in a sweep: the picture compares engines");
     let varied = match parameter {
         Parameter::Rows => "--rows",
         Parameter::Fs => "--fs",

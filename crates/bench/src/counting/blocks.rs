@@ -151,7 +151,13 @@ impl Blocks {
     /// The same as the device's own counters would have it.
     pub fn counters(&self) -> DeviceCounters {
         let v = &self.during;
-        DeviceCounters { writes: v.writes, bytes: v.all_bytes(), flushes: Some(v.flushes) }
+        // Its writes all have data.
+        DeviceCounters {
+            requests: v.writes,
+            bytes: v.all_bytes(),
+            flushes: Some(v.flushes),
+            flushes_of_data: v.flushes,
+        }
     }
 
     /// Lines of `--trace`.
@@ -256,7 +262,8 @@ mod tests {
         assert_eq!(blocks.left.bytes, [0, 0, 0, 10, 0]);
         assert_eq!(blocks.requests[1], BlockRequest { at_us: 0, write: Some((4000, 200, BlockContent::Log)) });
         assert_eq!(blocks.requests[3], BlockRequest { at_us: 20, write: None });
-        assert_eq!(blocks.counters(), DeviceCounters { writes: 4, bytes: 919, flushes: Some(1) });
+        let all = DeviceCounters { requests: 4, bytes: 919, flushes: Some(1), flushes_of_data: 1 };
+        assert_eq!((blocks.counters(), all.block_writes()), (all, Some(4)));
         let gone = Blocks::of(&during, &[], &regions, true);
         assert_eq!(gone.during.bytes, [100, 307, 512, 0, 0]);
 

@@ -9,10 +9,13 @@ use std::path::{Path, PathBuf};
 /// Counts of `/sys/block/*/stat` since boot. Only those that the bench reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct DeviceCounters {
-    pub writes: u64,
+    /// Of writes, with data or without: a flush alone is one, too.
+    pub requests: u64,
     pub bytes: u64,
     /// Kernels before 5.5 do not count flushes.
     pub flushes: Option<u64>,
+    /// Of those, the ones before and behind a write with data, by the commits of ext4's journal.
+    pub flushes_of_data: u64,
 }
 
 impl DeviceCounters {
@@ -22,23 +25,31 @@ impl DeviceCounters {
         let fields = text.split_ascii_whitespace().map(str::parse).collect::<Result<Vec<u64>, _>>();
         let fields = fields.with_context(|| format!("not a block device's statistics: {text:?}"))?;
         let field = |n: usize| fields.get(n - 1).copied();
-        let (writes, sectors) = field(5).zip(field(7)).context("the block device's statistics have too few fields")?;
-        Ok(DeviceCounters { writes, bytes: sectors * 512, flushes: field(16) })
+        let (requests, sectors) =
+            field(5).zip(field(7)).context("the block device's statistics have too few fields")?;
+        Ok(DeviceCounters { requests, bytes: sectors * 512, flushes: field(16), flushes_of_data: 0 })
+    }
+
+    /// Requests with data. Unknown where the flushes among all are not counted.
+    pub fn block_writes(&self) -> Option<u64> {
+        Some(self.requests.saturating_sub(self.flushes?.saturating_sub(self.flushes_of_data)))
     }
 
     pub fn and(self, more: DeviceCounters) -> DeviceCounters {
         DeviceCounters {
-            writes: self.writes + more.writes,
+            requests: self.requests + more.requests,
             bytes: self.bytes + more.bytes,
             flushes: self.flushes.zip(more.flushes).map(|(a, b)| a + b),
+            flushes_of_data: self.flushes_of_data + more.flushes_of_data,
         }
     }
 
     pub fn since(self, earlier: DeviceCounters) -> DeviceCounters {
         DeviceCounters {
-            writes: self.writes.saturating_sub(earlier.writes),
+            requests: self.requests.saturating_sub(earlier.requests),
             bytes: self.bytes.saturating_sub(earlier.bytes),
             flushes: self.flushes.zip(earlier.flushes).map(|(a, b)| a.saturating_sub(b)),
+            flushes_of_data: self.flushes_of_data.saturating_sub(earlier.flushes_of_data),
         }
     }
 }
@@ -63,6 +74,10 @@ pub struct Queue {
 #[derive(Clone, Debug)]
 pub struct Device {
     sys: PathBuf,
+    /// Of ext4's journal on it, whose first number is that of its commits.
+    journal: Option<PathBuf>,
+    /// How many flushes belong to the block that ends such a commit.
+    flushes_of_commit: u64,
 }
 
 impl Device {
@@ -83,7 +98,10 @@ impl Device {
         }
         let sys = fs::canonicalize(&sys).map_err(|e| format!("{}: {e}", sys.display()))?;
         let whole = if sys.join("partition").exists() { sys.parent().map(Path::to_path_buf) } else { None };
-        let device = Device { sys: whole.unwrap_or(sys) };
+        let journal = journal(&sys.file_name().unwrap_or_default().to_string_lossy());
+        let mut device = Device { sys: whole.unwrap_or(sys), journal, flushes_of_commit: 0 };
+        // Without FUA the device is flushed before and behind that block.
+        device.flushes_of_commit = if device.queue().fua == Some(true) { 1 } else { 2 };
         device.counters().map_err(|e| format!("{e:#}"))?;
         Ok(device)
     }
@@ -94,7 +112,10 @@ impl Device {
 
     pub fn counters(&self) -> Result<DeviceCounters> {
         let path = self.sys.join("stat");
-        DeviceCounters::parse(&fs::read_to_string(&path).with_context(|| path.display().to_string())?)
+        let all = DeviceCounters::parse(&fs::read_to_string(&path).with_context(|| path.display().to_string())?)?;
+        let said = self.journal.as_ref().and_then(|path| fs::read_to_string(path).ok());
+        let commits = said.as_deref().and_then(commits).unwrap_or(0);
+        Ok(DeviceCounters { flushes_of_data: commits * self.flushes_of_commit, ..all })
     }
 
     pub fn queue(&self) -> Queue {
@@ -112,6 +133,19 @@ impl Device {
             rotational: number("queue/rotational").map(|n: u64| n != 0),
         }
     }
+}
+
+/// What the kernel says of the journal of the ext4 on this device.
+fn journal(device: &str) -> Option<PathBuf> {
+    let all = fs::read_dir("/proc/fs/jbd2").ok()?.flatten();
+    let mut its = all.filter(|entry| entry.file_name().to_string_lossy().split('-').next() == Some(device));
+    Some(its.next()?.path().join("info"))
+}
+
+/// Of a text as `1035 transactions (1035 requested), each up to 1024 blocks`.
+fn commits(info: &str) -> Option<u64> {
+    let (number, rest) = info.split_once(' ')?;
+    number.parse().ok().filter(|_| rest.starts_with("transactions"))
 }
 
 /// The one in brackets, as in `none [mq-deadline] kyber`.
@@ -188,13 +222,18 @@ mod tests {
         let new = "   30424     6990  4577690    13342     6245    12625   907464     1956        0     5508    \
                    15527     3498       29   154160      216      326       12\n";
         let counters = DeviceCounters::parse(new).unwrap();
-        assert_eq!(counters, DeviceCounters { writes: 6245, bytes: 907_464 * 512, flushes: Some(326) });
+        let counted = |requests, bytes, flushes| DeviceCounters { requests, bytes, flushes, flushes_of_data: 0 };
+        assert_eq!(counters, counted(6245, 907_464 * 512, Some(326)));
         let old = DeviceCounters::parse("1 2 3 4 5 6 7 8 9 10 11").unwrap();
-        assert_eq!(old, DeviceCounters { writes: 5, bytes: 7 * 512, flushes: None });
+        assert_eq!((old, old.block_writes()), (counted(5, 7 * 512, None), None));
         assert!(DeviceCounters::parse("1 2 3").is_err());
         assert!(DeviceCounters::parse("a b c d e f g").is_err());
-        let earlier = DeviceCounters { writes: 6000, bytes: 512, flushes: Some(300) };
-        assert_eq!(counters.since(earlier), DeviceCounters { writes: 245, bytes: 907_463 * 512, flushes: Some(26) });
+        let since = counters.since(counted(6000, 512, Some(300)));
+        assert_eq!((since, since.block_writes()), (counted(245, 907_463 * 512, Some(26)), Some(219)));
+        // A commit of the file system's journal: of four flushes, two came with its last block.
+        assert_eq!(DeviceCounters { flushes_of_data: 2, ..counted(8, 4096, Some(4)) }.block_writes(), Some(6));
+        assert_eq!(commits("1035 transactions (1035 requested), each up to 1024 blocks\n"), Some(1035));
+        assert_eq!(commits("none"), None);
         assert_eq!(counters.since(old).flushes, None);
     }
 

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 pub enum EngineKind {
     /// SQLite's own VFS in this journal mode, at this level of `PRAGMA synchronous`.
     Stock { journal_mode: String, synchronous: i64 },
-    /// The VFS "onewrite" with this `scheme`. `live`: reading while the process has the database
-    /// marked.
-    Onewrite { scheme: String, live: bool },
+    /// The VFS "onewrite" with this `scheme`, at this level. `live`: reading while the process has
+    /// the database marked.
+    Onewrite { scheme: String, live: bool, synchronous: i64 },
     /// No SQLite: a key-value store whose commits are as durable.
     Store(KeyValueStore),
     /// No database: the bare write that a durable commit cannot do without.
@@ -47,10 +47,16 @@ pub struct BenchEngine {
     pub default_reads: bool,
 }
 
+const NORMAL: i64 = 1;
 const FULL: i64 = 2;
 /// How long a connection waits for others; far longer than any turn takes.
 const BUSY_MS: i32 = 60_000;
 const LEVELS: [&str; 4] = ["OFF", "NORMAL", "FULL", "EXTRA"];
+/// SQLite flushes the WAL before a checkpoint, and onewrite its log; a FULL commit flushes those
+/// before it.
+const LOSES_SINCE_CHECKPOINT: &str = "not durable: a power cut may take the commits since the last checkpoint";
+const LOSES_SINCE_REST: &str =
+    "not durable: a power cut may take the commits since the last checkpoint, FULL commit or second of rest";
 const NO_PROTECTION: &str = "no protection: a power cut may corrupt the database";
 
 /// SQLite's own VFS; the caveat follows from the settings.
@@ -58,8 +64,8 @@ pub fn stock(preset: &str, journal_mode: &str, synchronous: i64) -> BenchEngine 
     let rollback = !["wal", "off", "memory"].contains(&journal_mode);
     let caveat = match (journal_mode, synchronous) {
         ("off" | "memory", _) | (_, 0) => Some(NO_PROTECTION),
-        (_, 1) if rollback => Some("NORMAL in a rollback mode: a power cut may, rarely, corrupt the database"),
-        (_, 1) => Some("not durable: a power cut may lose the newest commits"),
+        (_, NORMAL) if rollback => Some("NORMAL in a rollback mode: a power cut may, rarely, corrupt the database"),
+        (_, NORMAL) => Some(LOSES_SINCE_CHECKPOINT),
         _ => None,
     };
     BenchEngine {
@@ -74,15 +80,22 @@ pub fn stock(preset: &str, journal_mode: &str, synchronous: i64) -> BenchEngine 
     }
 }
 
-/// onewrite with this scheme; `-live` after it: reading while the process has the database marked.
+/// onewrite with this scheme. After it `-live`: reading while the process has the database marked;
+/// or `-normal`: under `synchronous=NORMAL`.
 pub fn onewrite(preset: &str) -> BenchEngine {
     let (scheme, live) = preset.strip_suffix("-live").map_or((preset, false), |scheme| (scheme, true));
+    let (scheme, synchronous) = scheme.strip_suffix("-normal").map_or((scheme, FULL), |scheme| (scheme, NORMAL));
+    let caveat = match synchronous {
+        _ if scheme.starts_with("off") => Some(NO_PROTECTION),
+        NORMAL => Some(LOSES_SINCE_REST),
+        _ => None,
+    };
     BenchEngine {
         engine: "onewrite".to_owned(),
-        kind: EngineKind::Onewrite { scheme: scheme.to_owned(), live },
-        caveat: scheme.starts_with("off").then(|| NO_PROTECTION.to_owned()),
-        default: preset == "log",
-        default_reads: scheme == "log",
+        kind: EngineKind::Onewrite { scheme: scheme.to_owned(), live, synchronous },
+        caveat: caveat.map(str::to_owned),
+        default: ["log", "log-normal"].contains(&preset),
+        default_reads: ["log", "log-live"].contains(&preset),
         ..stock(preset, "delete", FULL)
     }
 }
@@ -97,11 +110,11 @@ const MODES: [(&str, &str, i64); 5] = [
     ("truncate", "truncate", FULL),
     ("persist", "persist", FULL),
     ("wal-full", "wal", FULL),
-    ("wal-normal", "wal", 1),
+    ("wal-normal", "wal", NORMAL),
 ];
 
 /// onewrite's presets; `log-live` reads while the process has the database marked.
-const PRESETS: [&str; 6] = ["log", "log-live", "wal-opt", "dash", "off", "off-opt"];
+const PRESETS: [&str; 7] = ["log", "log-normal", "log-live", "wal-opt", "dash", "off", "off-opt"];
 
 /// Every engine of this program, in the order of the table.
 pub fn all() -> Vec<BenchEngine> {
@@ -113,14 +126,15 @@ pub fn all() -> Vec<BenchEngine> {
     all
 }
 
-/// The stock modes of the SQLite at `path`, and onewrite's default where that library brings it
-/// along.
+/// The stock modes of the SQLite at `path`, and onewrite under FULL and NORMAL where that library
+/// brings it along.
 pub fn of_library(path: &Path, has_onewrite: bool) -> Vec<BenchEngine> {
     let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
     let foreign = |e: BenchEngine| BenchEngine { engine: file.clone(), library: Some(path.to_owned()), ..e };
     let modes = MODES.iter().map(|(preset, mode, level)| foreign(stock(preset, mode, *level)));
+    let presets = ["log", "log-normal"].into_iter().filter(|_| has_onewrite);
     modes
-        .chain(has_onewrite.then(|| BenchEngine { preset: "onewrite-log".to_owned(), ..foreign(onewrite("log")) }))
+        .chain(presets.map(|name| BenchEngine { preset: format!("onewrite-{name}"), ..foreign(onewrite(name)) }))
         .collect()
 }
 
@@ -217,11 +231,11 @@ impl BenchEngine {
                 db.execute_batch(&format!("PRAGMA journal_mode = {journal_mode}; PRAGMA synchronous = {synchronous}"))?;
                 Ok(db)
             }
-            EngineKind::Onewrite { scheme, .. } => {
+            EngineKind::Onewrite { scheme, synchronous, .. } => {
                 let db = Db::open(library, &uri(path, scheme)?, true)?;
                 db.busy_timeout(BUSY_MS)?;
                 pragmas(&db)?;
-                db.execute_batch(&format!("PRAGMA synchronous = {FULL}"))?;
+                db.execute_batch(&format!("PRAGMA synchronous = {synchronous}"))?;
                 Ok(db)
             }
             EngineKind::Store(_) | EngineKind::Floor => bail!("{} has no SQL", self.engine),
@@ -237,9 +251,9 @@ impl BenchEngine {
                     "PRAGMA {name}.journal_mode = {journal_mode}; PRAGMA {name}.synchronous = {synchronous}"
                 ))
             }
-            EngineKind::Onewrite { scheme, .. } => {
+            EngineKind::Onewrite { scheme, synchronous, .. } => {
                 attach(db, &uri(path, scheme)?, name)?;
-                db.execute_batch(&format!("PRAGMA {name}.synchronous = {FULL}"))
+                db.execute_batch(&format!("PRAGMA {name}.synchronous = {synchronous}"))
             }
             EngineKind::Store(_) | EngineKind::Floor => bail!("{} has no SQL", self.engine),
         }
@@ -257,10 +271,10 @@ impl BenchEngine {
                 ensure!(journal_mode == *wanted, "{}: the journal mode is {journal_mode}, not {wanted}", self.name());
                 *level
             }
-            EngineKind::Onewrite { scheme: wanted, .. } => {
+            EngineKind::Onewrite { scheme: wanted, synchronous: level, .. } => {
                 let scheme = text("onewrite_scheme")?.context("the connection does not go through onewrite")?;
                 ensure!(scheme == *wanted, "{}: the scheme in force is {scheme}", self.name());
-                FULL
+                *level
             }
             EngineKind::Store(_) | EngineKind::Floor => bail!("{} has no SQL", self.engine),
         };
@@ -382,9 +396,25 @@ mod tests {
     }
 
     #[test]
+    fn each_level_of_onewrite_is_the_one_in_force() {
+        register_onewrite().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let libraries = Libraries::load([]).unwrap();
+        for (preset, level) in [("log", "FULL"), ("log-normal", "NORMAL")] {
+            let engine = onewrite(preset);
+            let db = engine.open(&libraries, &dir.path().join(preset)).unwrap();
+            assert_eq!(engine.settings(&libraries, &db).unwrap().synchronous, level);
+            assert_eq!((engine.default, engine.default_reads), (true, preset == "log"));
+        }
+    }
+
+    #[test]
     fn caveats_follow_from_the_settings() {
         assert!(stock("x", "delete", FULL).caveat.is_none());
-        assert!(stock("x", "wal", 1).caveat.unwrap().contains("lose"));
+        for engine in [stock("x", "wal", NORMAL), onewrite("log-normal")] {
+            assert!(engine.caveat.unwrap().contains("since the last checkpoint"));
+        }
+        assert!(onewrite("log").caveat.is_none() && onewrite("log-live").caveat.is_none());
         for (mode, level) in [("delete", 0), ("off", FULL), ("memory", FULL), ("wal", 0), ("delete", 1)] {
             assert!(stock("x", mode, level).caveat.unwrap().contains("corrupt"), "{mode} {level}");
         }

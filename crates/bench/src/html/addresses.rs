@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const BAND_HEIGHT: i32 = 46;
 const FLUSH_HEIGHT: i32 = 16;
-const LABEL_WIDTH: u32 = 100;
+const LABEL_WIDTH: u32 = 124;
 /// A mark is a square of so many pixels; requests in the same square are one mark.
 const MARK: i32 = 2;
 

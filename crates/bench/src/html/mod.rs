@@ -3,7 +3,10 @@
 //! it.
 
 mod addresses;
+mod commit_cost;
 pub mod plots;
+
+pub use commit_cost::picture;
 
 use crate::counting::blocks::Blocks;
 use crate::counting::wear::Wear;
@@ -11,6 +14,7 @@ use crate::engines::EngineKind;
 use crate::report::leads::{self, Contender};
 use crate::report::{self, Row};
 use crate::runner::RunOutcome;
+use crate::text::thousands;
 use anyhow::Result;
 use std::fmt::Write as _;
 
@@ -26,10 +30,10 @@ pub fn page(outcome: &RunOutcome, wear: &Wear) -> Result<String> {
     workloads.dedup();
     let leads: Vec<String> =
         workloads.iter().filter_map(|w| lead(w, rows.iter().filter(|r| r.workload == *w))).collect();
-    let mut out = begin("What a commit costs", &leads, &text, &parameters.unknown)?;
+    let mut out = begin("What a commit costs", &leads, [&parameters.made(), &text], &parameters.unknown)?;
     for workload in workloads {
         let group: Vec<&Row> = rows.iter().filter(|r| r.workload == workload).collect();
-        section(&mut out, workload, &group, &outcome.reference)?;
+        section(&mut out, workload, &group, &outcome.reference, wear.wear)?;
         let traced = rows.iter().zip(&outcome.traces).filter(|(row, _)| row.workload == workload);
         traces(&mut out, traced.filter_map(|(row, trace)| Some((row, trace.as_ref()?))))?;
     }
@@ -50,9 +54,9 @@ fn lead<'r>(workload: &str, rows: impl Iterator<Item = &'r Row>) -> Option<Strin
     leads::sentence(workload, "transactions", &all)
 }
 
-/// A page's head, down to its first words: `leads`, then the meaning of FULL and NORMAL, then of
-/// the page.
-pub fn begin(title: &str, leads: &[String], text: &str, unknown: &[String]) -> Result<String> {
+/// A page's head, down to its first words: `leads`, then the meaning of FULL and NORMAL, then how
+/// the page was made, and its text.
+pub fn begin(title: &str, leads: &[String], [made, text]: [&str; 2], unknown: &[String]) -> Result<String> {
     let mut out = String::new();
     write!(
         out,
@@ -66,7 +70,8 @@ pub fn begin(title: &str, leads: &[String], text: &str, unknown: &[String]) -> R
     for lead in leads {
         writeln!(out, "<li>{}</li>", escape(lead))?;
     }
-    writeln!(out, "</ul>\n<p>{}</p>\n<p class=\"soft\">{}</p>", escape(leads::LEVELS), escape(text))?;
+    writeln!(out, "</ul>\n<p>{}</p>", escape(leads::LEVELS))?;
+    writeln!(out, "<p class=\"soft\">{}</p>\n<p class=\"soft\">{}</p>", escape(made), escape(text))?;
     if !unknown.is_empty() {
         let unknown = escape(&unknown.join(", "));
         writeln!(out, "<p class=\"warn\">Unknown here: {unknown}. Name them where you quote a number.</p>")?;
@@ -98,8 +103,7 @@ pub fn table(out: &mut String, heads: &[String], rows: &[(Option<usize>, Vec<Str
             let swatch = color.filter(|_| i == 0).map_or(String::new(), |color| {
                 format!("<span class=\"swatch\" style=\"background:var(--c{})\"></span>", color % plots::COLORS)
             });
-            let head = heads.get(i).filter(|_| i > 0).map_or(String::new(), |head| escape(head));
-            write!(out, "<td data-head=\"{head}\">{swatch}{}</td>", escape(cell))?;
+            write!(out, "<td>{swatch}{}</td>", escape(cell))?;
         }
         out.push_str("</tr>\n");
     }
@@ -145,48 +149,59 @@ fn label(row: &Row) -> String {
     format!("{} {preset}{mark}", row.engine).replace("  ", " ").trim_end().to_owned()
 }
 
-fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str) -> Result<()> {
+/// A number with so many digits behind the point, and commas between its thousands.
+pub fn number(v: Option<f64>, digits: usize) -> String {
+    let Some(v) = v else { return "n/a".to_owned() };
+    if digits == 0 {
+        return thousands(v);
+    }
+    let text = format!("{v:.digits$}");
+    let (whole, rest) = text.split_once('.').unwrap_or((&text, ""));
+    format!("{}.{rest}", thousands(whole.parse().unwrap_or(v)))
+}
+
+/// The columns of a workload: those most asked for first, since a narrow screen shows no more.
+fn columns(group: &[&Row], reference: &str, wear: bool) -> (Vec<String>, Vec<Vec<String>>) {
     let reference = if group.iter().any(|r| r.ratio_to_stock_default.is_some()) { "DELETE" } else { reference };
-    let heads = [
-        "engine".to_owned(),
-        "tx/s".to_owned(),
-        format!("× {reference}"),
-        "interval".to_owned(),
-        "p50 µs".to_owned(),
-        "p99 µs".to_owned(),
-        "p99.9 µs".to_owned(),
-        "max µs".to_owned(),
-        "KiB".to_owned(),
-        "block writes".to_owned(),
-        "flushes".to_owned(),
-        "write calls".to_owned(),
-        "sync calls".to_owned(),
-        "bytes per commit".to_owned(),
-        "years of card".to_owned(),
-    ];
-    writeln!(out, "<h2>{}</h2>", escape(workload))?;
-    let number = |v: Option<f64>, digits: usize| v.map_or("n/a".to_owned(), |v| format!("{v:.digits$}"));
-    let cells = |row: &Row| {
+    let ratio = |row: &Row| {
         let mark = if row.ratio.is_some_and(|r| !r.safe) { "~" } else { "" };
-        vec![
-            label(row),
-            format!("{}{}", number(Some(row.tx_per_s), 0), if row.is_steady() { "" } else { "~" }),
-            format!("{}{mark}", number(row.ratio.map(|r| r.median), 2)),
-            row.ratio.map_or("n/a".to_owned(), |r| format!("{:.2} – {:.2}", r.low, r.high)),
-            number(Some(row.p50_us), 1),
-            number(Some(row.p99_us), 1),
-            number(Some(row.p999_us), 1),
-            number(Some(row.max_us), 0),
-            number(row.kib_per_tx, 2),
-            number(row.block_writes_per_tx, 2),
-            number(row.flushes_per_tx, 2),
-            number(row.write_syscalls_per_tx, 2),
-            number(row.sync_syscalls_per_tx, 2),
-            number(row.wear.map(|w| w.bytes_per_commit), 0),
-            number(row.wear.map(|w| w.years), 1),
-        ]
+        format!("{}{mark}", number(row.ratio.map(|r| r.median), 2))
     };
-    let rows: Vec<_> = group.iter().enumerate().map(|(i, row)| (Some(i), cells(row))).collect();
+    let once = |row: &Row| row.kib_once_per_tx.map_or(String::new(), |kib| number(Some(kib), 2));
+    let interval = |row: &Row| row.ratio.map_or("n/a".to_owned(), |r| format!("{:.2} – {:.2}", r.low, r.high));
+    type Cell<'c> = Box<dyn Fn(&Row) -> String + 'c>;
+    let mut all: Vec<(String, Cell<'_>)> = vec![
+        ("engine".to_owned(), Box::new(label)),
+        ("tx/s".to_owned(), Box::new(|r| number(Some(r.tx_per_s), 0) + if r.is_steady() { "" } else { "~" })),
+        (format!("× {reference}"), Box::new(ratio)),
+        ("KiB".to_owned(), Box::new(|r| number(r.kib_per_tx, 2))),
+        ("flushes".to_owned(), Box::new(|r| number(r.flushes_per_tx, 2))),
+        ("block writes".to_owned(), Box::new(|r| number(r.block_writes_per_tx, 2))),
+    ];
+    if group.iter().any(|r| r.kib_once_per_tx.is_some()) {
+        all.push(("KiB, of it once".to_owned(), Box::new(once)));
+    }
+    all.push(("interval of ×".to_owned(), Box::new(interval)));
+    all.push(("p50 µs".to_owned(), Box::new(|r| number(Some(r.p50_us), 1))));
+    all.push(("p99 µs".to_owned(), Box::new(|r| number(Some(r.p99_us), 1))));
+    all.push(("p99.9 µs".to_owned(), Box::new(|r| number(Some(r.p999_us), 1))));
+    all.push(("max µs".to_owned(), Box::new(|r| number(Some(r.max_us), 0))));
+    all.push(("write calls".to_owned(), Box::new(|r| number(r.write_syscalls_per_tx, 2))));
+    all.push(("sync calls".to_owned(), Box::new(|r| number(r.sync_syscalls_per_tx, 2))));
+    if wear || group.iter().any(|r| r.blocks.is_some()) {
+        all.push(("bytes per commit".to_owned(), Box::new(|r| number(r.wear.map(|w| w.bytes_per_commit), 0))));
+    }
+    if wear {
+        all.push(("years of card".to_owned(), Box::new(|r| number(r.wear.map(|w| w.years), 1))));
+    }
+    let rows = group.iter().map(|row| all.iter().map(|(_, cell)| cell(row)).collect()).collect();
+    (all.into_iter().map(|(head, _)| head).collect(), rows)
+}
+
+fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str, wear: bool) -> Result<()> {
+    writeln!(out, "<h2>{}</h2>", escape(workload))?;
+    let (heads, rows) = columns(group, reference, wear);
+    let rows: Vec<_> = rows.into_iter().enumerate().map(|(i, cells)| (Some(i), cells)).collect();
     table(out, &heads, &rows)?;
     phases(out, group)?;
     out.push_str("<div class=\"plots\">\n");
@@ -194,7 +209,7 @@ fn section(out: &mut String, workload: &str, group: &[&Row], reference: &str) ->
     let text = format!("of single transactions{}", legend(group.iter().map(|row| label(row))));
     figure(out, "Latency", &text, &plots::latency(group)?)?;
     if let Some(volume) = plots::volume(group, label)? {
-        figure(out, "I/O volume", &parts(plots::volume_parts(group).into_iter()), &volume)?;
+        figure(out, plots::volume_title(group), &parts(plots::volume_parts(group).into_iter()), &volume)?;
     }
     out.push_str("</div>\n");
     Ok(())
@@ -244,7 +259,9 @@ pub fn card(out: &mut String, outcome: &RunOutcome, wear: &Wear) -> Result<()> {
     let parameters = &outcome.parameters;
     out.push_str("<h2>Parameter card</h2>\n");
     let mut lines = parameters.short();
-    lines.push(("wear".to_owned(), wear.describe()));
+    if wear.wear || outcome.rows.iter().any(|r| r.blocks.is_some()) {
+        lines.push(("wear".to_owned(), wear.describe()));
+    }
     lines.push(("WAL at start".to_owned(), parameters.wal_at_start.to_owned()));
     lines.push(("compile options".to_owned(), parameters.compile_options.join(" ")));
     lines.extend(parameters.stores.iter().map(|(name, text)| ((*name).to_owned(), text.clone())));
@@ -284,6 +301,20 @@ mod tests {
     #[test]
     fn what_html_reserves_is_escaped() {
         assert_eq!(escape("a<b & \"c\">"), "a&lt;b &amp; &quot;c&quot;&gt;");
+    }
+
+    #[test]
+    fn columns_that_were_not_asked_for_stay_away() {
+        let mut rows = crate::report::tests::rows();
+        rows.iter_mut().for_each(|row| row.blocks = None);
+        let group: Vec<&Row> = rows.iter().filter(|r| r.workload == "insert").collect();
+        let (heads, cells) = columns(&group, "WAL/FULL", false);
+        assert!(heads.iter().all(|head| !head.contains("years") && !head.contains("bytes")), "{heads:?}");
+        assert_eq!(heads[..5], ["engine", "tx/s", "× WAL/FULL", "KiB", "flushes"]);
+        assert!(cells.iter().all(|row| row.len() == heads.len() && row[1] == "12,346~"), "{cells:?}");
+        let (heads, _) = columns(&group, "WAL/FULL", true);
+        assert!(heads.contains(&"years of card".to_owned()) && heads.contains(&"bytes per commit".to_owned()));
+        assert_eq!([number(Some(12_345.678), 1), number(None, 1)], ["12,345.7", "n/a"]);
     }
 
     #[test]

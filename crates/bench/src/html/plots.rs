@@ -2,6 +2,7 @@
 
 use crate::counting::blocks::BlockContent;
 use crate::report::Row;
+use crate::text::thousands;
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, SegmentValue, SegmentedCoord, ValueFormatter};
@@ -9,10 +10,15 @@ use plotters::coord::types::RangedCoordi32;
 use plotters::prelude::*;
 
 /// Pixels of a picture; the page scales it to its column.
-pub const WIDTH: u32 = 400;
+pub const WIDTH: u32 = 420;
 const ROW_HEIGHT: u32 = 24;
-const LABEL_WIDTH: u32 = 128;
-pub const FONT: (&str, u32) = ("sans-serif", 13);
+/// The room of the labels at the left, at least and at most.
+const LABEL_WIDTH: (u32, u32) = (64, 216);
+/// So that a letter has 10 pixels on a phone too, where the picture is smaller: the SVG divides
+/// this by 1.24.
+pub const FONT: (&str, u32) = ("sans-serif", 17);
+/// The mean width of a letter.
+const LETTER: f64 = 7.4;
 /// Colours for engines in the style sheet.
 pub const COLORS: usize = 12;
 
@@ -86,9 +92,9 @@ impl<X, Y> ChartFrame<'_, X, Y> {
         AY::CoordDescType: Ranged<ValueType = Y> + ValueFormatter<Y>,
     {
         let mut chart = ChartBuilder::on(root)
-            .margin_right(16)
+            .margin_right(24)
             .margin_top(self.margin_top)
-            .x_label_area_size(44)
+            .x_label_area_size(50)
             .y_label_area_size(self.label_width)
             .build_cartesian_2d(x_axis, y_axis)
             .map_err(failed)?;
@@ -115,7 +121,7 @@ impl<X, Y> ChartFrame<'_, X, Y> {
 /// A chart with a line for each label, from the top.
 fn by_lines<X>(
     labels: &[String],
-    axis: X,
+    (axis, ticks): (X, usize),
     unit: &str,
     paint: impl FnOnce(&mut Chart<'_, X::CoordDescType, SegmentedCoord<RangedCoordi32>>) -> Result<()>,
 ) -> Result<String>
@@ -124,11 +130,13 @@ where
     X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
     let n = labels.len() as i32;
-    draw(ROW_HEIGHT * labels.len() as u32 + 54, |root| {
+    let longest = labels.iter().map(|l| l.chars().count()).max().unwrap_or(0) as f64;
+    let label_width = (longest * LETTER + 16.0).ceil() as u32;
+    draw(ROW_HEIGHT * labels.len() as u32 + 60, |root| {
         let frame = ChartFrame {
             margin_top: 4,
-            label_width: LABEL_WIDTH,
-            x_labels: (4, &|v: &f64| short(*v)),
+            label_width: label_width.clamp(LABEL_WIDTH.0, LABEL_WIDTH.1),
+            x_labels: (ticks, &|v: &f64| short(*v)),
             y_labels: (labels.len() + 1, &|v: &SegmentValue<i32>| named(v, labels)),
             x_title: unit,
             y_title: None,
@@ -164,9 +172,9 @@ fn bars(bars: &[Bar], unit: &str) -> Result<String> {
     let longest = bars
         .iter()
         .map(|b| b.parts.iter().map(|(v, _)| v).sum::<f64>().max(b.marks.iter().copied().fold(0.0, f64::max)));
-    let end = longest.fold(0.0, f64::max).max(1e-9) * 1.05;
+    let (end, ticks) = nice_end(longest.fold(0.0, f64::max));
     let labels: Vec<String> = bars.iter().map(|b| b.label.clone()).collect();
-    by_lines(&labels, 0.0..end, unit, |chart| {
+    by_lines(&labels, (0.0..end, ticks), unit, |chart| {
         for (i, bar) in bars.iter().enumerate() {
             let at = place(i, bars.len());
             let (low, high) = (SegmentValue::Exact(at), SegmentValue::Exact(at + 1));
@@ -191,12 +199,27 @@ fn bars(bars: &[Bar], unit: &str) -> Result<String> {
     })
 }
 
-/// Numbers of an axis: `1500`, `12k`, `0.5`.
+/// The end of an axis from 0 on: a tick at or beyond `most`. And how many ticks there are.
+fn nice_end(most: f64) -> (f64, usize) {
+    let most = most.max(1e-9);
+    let power = 10f64.powf((most / 4.0).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|n| n * power).into_iter().find(|step| most / step <= 4.0);
+    let step = step.unwrap_or(10.0 * power);
+    let n = (most / step).ceil().max(1.0);
+    (n * step, n as usize + 1)
+}
+
+/// Powers of ten around these, so that an axis by factors ends with one.
+fn decades(low: f64, high: f64) -> std::ops::Range<f64> {
+    10f64.powf(low.log10().floor())..10f64.powf(high.log10().ceil())
+}
+
+/// Numbers of an axis: `1,500`, `12k`, `0.5`.
 pub fn short(v: f64) -> String {
     if v >= 10_000.0 {
-        format!("{:.0}k", v / 1000.0)
+        format!("{}k", thousands(v / 1000.0))
     } else if v >= 10.0 || v == v.trunc() {
-        format!("{v:.0}")
+        thousands(v)
     } else {
         format!("{v:.2}").trim_end_matches('0').to_owned()
     }
@@ -221,7 +244,7 @@ pub fn medians(lines: &[MeasuredLine], unit: &str) -> Result<String> {
     let low = all.iter().copied().reduce(f64::min).unwrap_or(1.0);
     let high = all.iter().copied().reduce(f64::max).unwrap_or(1.0);
     if low > 0.0 && high / low > FACTOR_MAX {
-        return dots(lines, &format!("{unit}, log axis"), low / 1.5..high * 1.2);
+        return dots(lines, &format!("{unit}, log axis"), decades(low, high));
     }
     let bar = |line: &MeasuredLine| Bar {
         label: line.label.clone(),
@@ -233,7 +256,7 @@ pub fn medians(lines: &[MeasuredLine], unit: &str) -> Result<String> {
 
 fn dots(lines: &[MeasuredLine], unit: &str, range: std::ops::Range<f64>) -> Result<String> {
     let labels: Vec<String> = lines.iter().map(|l| l.label.clone()).collect();
-    by_lines(&labels, range.log_scale(), unit, |chart| {
+    by_lines(&labels, (range.log_scale(), 6), unit, |chart| {
         for (i, line) in lines.iter().enumerate() {
             let center = SegmentValue::CenterOf(place(i, lines.len()));
             let runs = line.runs.iter().map(|v| (*v, center.clone()));
@@ -269,7 +292,7 @@ pub fn stacked(lines: &[(String, Vec<f64>)], unit: &str) -> Result<String> {
 }
 
 /// Characters of all labels below a picture that fit beside each other.
-const CHARACTERS: usize = 60;
+const CHARACTERS: usize = 48;
 
 /// Labels that fit beside each other. Else the first word of each is three letters long, and is
 /// left out where the one before has the same.
@@ -289,7 +312,7 @@ fn fitting(points: &[&str]) -> Vec<String> {
 /// A line for each series over points that have names; missing values are left out.
 pub fn over_points(series: &[Vec<Option<f64>>], points: &[&str], (x_title, y_title): (&str, &str)) -> Result<String> {
     let values = || series.iter().flatten().flatten().copied();
-    let high = values().fold(0.0, f64::max).max(1e-9) * 1.05;
+    let (high, ticks) = nice_end(values().fold(0.0, f64::max));
     let names = fitting(points);
     draw(290, |root| {
         let name = |i: &i32| usize::try_from(*i).ok().and_then(|i| names.get(i)).cloned().unwrap_or_default();
@@ -297,7 +320,7 @@ pub fn over_points(series: &[Vec<Option<f64>>], points: &[&str], (x_title, y_tit
             margin_top: 12,
             label_width: 72,
             x_labels: (points.len(), &name),
-            y_labels: (5, &|v: &f64| short(*v)),
+            y_labels: (ticks, &|v: &f64| short(*v)),
             x_title,
             y_title: Some(y_title),
         };
@@ -312,28 +335,65 @@ pub fn over_points(series: &[Vec<Option<f64>>], points: &[&str], (x_title, y_tit
     })
 }
 
-/// The names of the parts of [`volume`], in their colours' order.
-pub fn volume_parts(rows: &[&Row]) -> Vec<(usize, &'static str)> {
-    if rows.iter().any(|r| r.blocks.is_some()) {
-        let used = |i: usize| rows.iter().filter_map(|r| r.blocks).any(|b| b.kib()[i] > 0.0);
-        let names =
-            BlockContent::ALL.map(BlockContent::name).into_iter().chain(["left in the kernel's cache, written later"]);
-        names.enumerate().filter(|(i, _)| used(*i)).collect()
-    } else {
-        vec![(0, "database"), (1, "journal or log"), (2, "else: file system's journal, whole blocks of parts")]
+/// The origin of the bytes in [`volume`]: one picture has one meaning of them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum VolumeOrigin {
+    /// Of the block trace, by their place.
+    Traced,
+    /// Of the device, with those that come once apart.
+    Device,
+    /// Of write calls, where the device does not count.
+    Calls,
+}
+
+impl VolumeOrigin {
+    fn of(rows: &[&Row]) -> VolumeOrigin {
+        match rows {
+            _ if rows.iter().any(|r| r.blocks.is_some()) => VolumeOrigin::Traced,
+            _ if rows.iter().any(|r| r.kib_per_tx.is_some()) => VolumeOrigin::Device,
+            _ => VolumeOrigin::Calls,
+        }
     }
 }
 
-/// Bytes per transaction: of the block trace, or else those of write calls for the database, those
-/// for the log, and the rest that reached the device. `None` where nothing is known.
+pub fn volume_title(rows: &[&Row]) -> &'static str {
+    match VolumeOrigin::of(rows) {
+        VolumeOrigin::Traced | VolumeOrigin::Device => "KiB that reached the device",
+        VolumeOrigin::Calls => "KiB handed to the kernel by write calls",
+    }
+}
+
+/// The names of the parts of [`volume`], in their colours' order.
+pub fn volume_parts(rows: &[&Row]) -> Vec<(usize, &'static str)> {
+    let is_grown = || rows.iter().any(|r| r.kib_once_per_tx.is_some_and(|kib| kib > 0.0));
+    match VolumeOrigin::of(rows) {
+        VolumeOrigin::Traced => {
+            let used = |i: usize| rows.iter().filter_map(|r| r.blocks).any(|b| b.kib()[i] > 0.0);
+            let names = BlockContent::ALL
+                .map(BlockContent::name)
+                .into_iter()
+                .chain(["left in the kernel's cache, written later"]);
+            names.enumerate().filter(|(i, _)| used(*i)).collect()
+        }
+        VolumeOrigin::Device if is_grown() => vec![(0, "by each commit"), (1, "once, for a log that grows")],
+        VolumeOrigin::Device => vec![(0, "all files, journal of the file system included")],
+        VolumeOrigin::Calls => vec![(0, "database"), (1, "journal or log")],
+    }
+}
+
+/// Bytes per transaction. `None` where nothing is known.
 pub fn volume(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<Option<String>> {
+    let bytes = VolumeOrigin::of(rows);
     let bar = |row: &&Row| {
-        let parts = match row.blocks {
-            Some(blocks) => blocks.kib().into_iter().zip(IO).collect(),
-            None => {
+        let parts = match bytes {
+            VolumeOrigin::Traced => row.blocks?.kib().into_iter().zip(IO).collect(),
+            VolumeOrigin::Device => {
+                let (kib, once) = (row.kib_per_tx?, row.kib_once_per_tx.unwrap_or(0.0));
+                [(kib - once).max(0.0), once.min(kib)].into_iter().zip(IO).collect()
+            }
+            VolumeOrigin::Calls => {
                 let (database, log) = row.kib_database_per_tx.zip(row.kib_log_per_tx)?;
-                let rest = row.kib_per_tx.map_or(0.0, |all| (all - database - log).max(0.0));
-                [database, log, rest].into_iter().zip(IO).collect()
+                [database, log].into_iter().zip(IO).collect()
             }
         };
         Some(Bar { label: label(row), parts, marks: Vec::new() })
@@ -349,8 +409,8 @@ pub fn latency(rows: &[&Row]) -> Result<String> {
         row.latency_us_cdf.iter().map(|(us, share)| (us.max(0.1), -(1.0 - share).max(1e-4).log10())).collect()
     };
     let all: Vec<f64> = rows.iter().flat_map(|row| points(row).into_iter().map(|(us, _)| us)).collect();
-    let low = all.iter().copied().reduce(f64::min).unwrap_or(1.0) * 0.9;
-    let high = all.iter().copied().reduce(f64::max).unwrap_or(10.0) * 1.1;
+    let low = all.iter().copied().reduce(f64::min).unwrap_or(1.0);
+    let high = all.iter().copied().reduce(f64::max).unwrap_or(10.0);
     draw(290, |root| {
         let share = |v: &f64| match v.round() as i64 {
             0 => "0".to_owned(),
@@ -360,13 +420,13 @@ pub fn latency(rows: &[&Row]) -> Result<String> {
         };
         let frame = ChartFrame {
             margin_top: 12,
-            label_width: 72,
-            x_labels: (4, &|v: &f64| short(*v)),
+            label_width: 88,
+            x_labels: (6, &|v: &f64| short(*v)),
             y_labels: (5, &share),
             x_title: "latency in µs, log axis",
             y_title: Some("share no slower, log of the rest"),
         };
-        let mut chart = frame.draw(root, (low..high).log_scale(), 0.0..4.0)?;
+        let mut chart = frame.draw(root, decades(low, high).log_scale(), 0.0..4.0)?;
         for (i, row) in rows.iter().enumerate() {
             chart.draw_series([PathElement::new(points(row), engine(i).stroke_width(2))]).map_err(failed)?;
         }
@@ -387,6 +447,32 @@ mod tests {
             assert!(svg.contains(word), "{word} is missing in {svg}");
         }
         assert_eq!(svg.matches("<circle").count(), 2, "{svg}");
+    }
+
+    #[test]
+    fn an_axis_ends_with_a_tick_beyond_the_last_point() {
+        for (most, end) in [(0.9, 1.0), (1.0, 1.0), (3.3, 4.0), (46.0, 60.0), (57_002.0, 60_000.0), (81.0, 100.0)] {
+            let (found, ticks) = nice_end(most);
+            assert!((found - end).abs() < 1e-9 && (2..=6).contains(&ticks), "{most}: {found}, {ticks} ticks");
+        }
+        assert_eq!(decades(150.0, 57_002.0), 100.0..100_000.0);
+        assert_eq!([short(1500.0), short(12_000.0), short(1_200_000.0), short(0.5)], ["1,500", "12k", "1,200k", "0.5"]);
+    }
+
+    #[test]
+    fn the_volume_has_one_meaning_of_bytes() {
+        let mut rows = rows();
+        rows.retain(|r| r.workload == "insert" && ["log", "wal-full"].contains(&r.preset.as_str()));
+        rows.iter_mut().for_each(|row| row.blocks = None);
+        let label = |row: &Row| row.preset.clone();
+        let of = |rows: &[Row]| {
+            let some: Vec<&Row> = rows.iter().collect();
+            (volume_title(&some), volume_parts(&some).len(), volume(&some, label).unwrap().unwrap())
+        };
+        let (title, parts, svg) = of(&rows);
+        assert!(title.contains("reached the device") && parts == 2 && svg.contains("var(--io1)"), "{svg}");
+        rows.iter_mut().for_each(|row| row.kib_per_tx = None);
+        assert!(of(&rows).0.contains("write calls"));
     }
 
     #[test]

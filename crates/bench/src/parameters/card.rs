@@ -18,6 +18,9 @@ use std::path::Path;
 #[derive(Debug, Serialize)]
 pub struct Parameters {
     pub onewrite_version: &'static str,
+    /// When the result was there, in UTC.
+    pub made_at: String,
+    pub command: String,
     /// `release` or `debug`.
     pub build: &'static str,
     pub sqlite_version: String,
@@ -163,6 +166,38 @@ impl Machine {
         [("file system", file_system), ("device", device)]
     }
 
+    /// The kind of the disk: what its name and its queue tell.
+    fn disk(&self) -> String {
+        if let Some(simulated) = &self.simulated {
+            return format!("simulated {}", simulated.profile);
+        }
+        let Some(device) = &self.device else { return "no block device".to_owned() };
+        let kinds = [
+            ("vd", "virtual disk"),
+            ("xvd", "virtual disk"),
+            ("nvme", "NVMe drive"),
+            ("mmcblk", "SD card or eMMC"),
+            ("loop", "loop device"),
+            ("dm-", "mapped device"),
+            ("md", "RAID"),
+        ];
+        let by_name = kinds.iter().find(|(name, _)| device.name.starts_with(name)).map(|(_, kind)| *kind);
+        let by_queue = if device.rotational == Some(true) { "hard disk" } else { "disk" };
+        let cache = match (device.write_cache.as_deref(), device.fua) {
+            (Some("write back"), Some(true)) => ", volatile write cache, FUA",
+            (Some("write back"), _) => ", volatile write cache, no FUA",
+            (Some(_), _) => ", no volatile write cache",
+            (None, _) => "",
+        };
+        format!("{}{cache}", by_name.unwrap_or(by_queue))
+    }
+
+    /// Kernel, file system, kind of disk and processors, in a line.
+    pub fn host(&self) -> String {
+        let (kernel, file_system) = (known(&self.kernel), known(&self.file_system));
+        format!("Linux {kernel}, {file_system} on a {}, {} CPUs", self.disk(), known(&self.cpus.map(|n| n.to_string())))
+    }
+
     /// The computer, in words.
     pub fn computer(&self) -> (&'static str, String) {
         let text = format!(
@@ -179,6 +214,30 @@ impl Machine {
 
 fn known(v: &Option<String>) -> String {
     v.clone().unwrap_or_else(|| "unknown".to_owned())
+}
+
+/// Now, in UTC.
+pub fn made_at() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%d %H:%M UTC").to_string()
+}
+
+/// The command that this process is, as it can be typed again.
+pub fn command() -> String {
+    spelled(std::env::args().skip(1))
+}
+
+/// One line for a page: the version, the time, the host and the command.
+pub fn made(version: &str, build: &str, (at, command): (&str, &str), machine: &Machine) -> String {
+    format!("onewrite {version} ({build} build), {at}. {}. Command: {command}", machine.host())
+}
+
+fn spelled(arguments: impl Iterator<Item = String>) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:@%+".contains(c);
+    let quoted = |a: String| match !a.is_empty() && a.chars().all(plain) {
+        true => a,
+        false => format!("'{}'", a.replace('\'', "'\\''")),
+    };
+    std::iter::once("onewrite".to_owned()).chain(arguments.map(quoted)).collect::<Vec<_>>().join(" ")
 }
 
 /// A card for below a table, wrapped.
@@ -271,6 +330,11 @@ fn memory_bytes(meminfo: &str) -> Option<u64> {
 }
 
 impl Parameters {
+    /// How the page was made.
+    pub fn made(&self) -> String {
+        made(self.onewrite_version, self.build, (&self.made_at, &self.command), &self.machine)
+    }
+
     /// Workloads of one size together: `1000 transactions (insert, delete) on 2000 rows`.
     fn sizes(&self) -> String {
         let mut names: BTreeMap<(usize, usize), BTreeSet<&str>> = BTreeMap::new();
@@ -384,6 +448,14 @@ mod tests {
         assert_eq!(cpu_model("processor: 0"), None);
         assert_eq!(memory_bytes("MemTotal:        2048 kB\nMemFree: 1 kB\n"), Some(2 << 20));
         assert_eq!(memory_bytes(""), None);
+    }
+
+    #[test]
+    fn a_command_can_be_typed_again() {
+        let arguments = ["bench", "--dir", "it's here", "--library", "/a/b.so", ""].map(str::to_owned);
+        assert_eq!(spelled(arguments.into_iter()), "onewrite bench --dir 'it'\\''s here' --library /a/b.so ''");
+        let at = made_at();
+        assert!(at.len() == 20 && at.starts_with("20") && at.ends_with(" UTC"), "{at}");
     }
 
     #[test]

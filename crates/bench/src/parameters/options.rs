@@ -18,6 +18,10 @@ pub struct Common {
     /// Write a page with tables and pictures to this file as well; it needs no network
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Write one picture to this file as well, to be shared: KiB and flushes of a commit of each
+    /// engine, light and dark
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
     /// Rows before the measured transactions [default: depends on the workload: 2000; 100000 where
     /// it reads]. With 0, updates and deletes find just the rows that they touch
     #[arg(long, value_name = "N", value_parser = number(0))]

@@ -9,10 +9,10 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, clap::Args)]
 pub struct SuiteOptions {
     /// Measure only this one: stock/delete, stock/truncate, stock/persist, stock/wal-full,
-    /// stock/wal-normal, onewrite/log, onewrite/log-live (reads of a database this process writes),
-    /// onewrite/wal-opt, onewrite/dash, onewrite/off, onewrite/off-opt, lmdb, redb, floor, or one
-    /// of a --library; may be repeated. Of the suite schemes: only this figure (ls-mvbt-6, -9, -10,
-    /// -11, -12, dhl-7, -8, -10, -11)
+    /// stock/wal-normal, onewrite/log, onewrite/log-normal, onewrite/log-live (reads of a database
+    /// this process writes), onewrite/wal-opt, onewrite/dash, onewrite/off, onewrite/off-opt, lmdb,
+    /// redb, floor, or one of a --library; may be repeated. Of the suite schemes: only this figure
+    /// (ls-mvbt-6, -9, -10, -11, -12, dhl-7, -8, -10, -11)
     #[arg(long, value_name = "ENGINE/PRESET")]
     pub only: Vec<String>,
     /// Do this: insert, update, delete, lookup (a row by its key), scan (the whole table),

@@ -7,6 +7,7 @@ use crate::counting::wear::{Wear, Worn};
 use crate::engines::{BenchEngine, EngineKind};
 use crate::numbers::stats::{self, Known, Ratio};
 use crate::parameters::card::Parameters;
+use crate::text::thousands;
 use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use serde::Serialize;
 
@@ -36,6 +37,8 @@ pub struct Row {
     pub latency_us_cdf: Vec<(f64, f64)>,
     pub block_writes_per_tx: Option<f64>,
     pub kib_per_tx: Option<f64>,
+    /// Of those, zeros for onewrite's log, which grows once.
+    pub kib_once_per_tx: Option<f64>,
     pub flushes_per_tx: Option<f64>,
     pub write_syscalls_per_tx: Option<f64>,
     pub sync_syscalls_per_tx: Option<f64>,
@@ -71,9 +74,10 @@ pub struct ReportJson<'a> {
     pub results: &'a [Row],
 }
 
-/// Columns from which on the roomy table fits, and with the longest latency.
-const WIDE: u16 = 119;
-const WIDEST: u16 = 129;
+/// Columns from which on the roomy table may fit, with the longest latency too, and that of blocks.
+const WIDE: u16 = 110;
+const WIDEST: u16 = 118;
+const WIDE_BLOCKS: u16 = 119;
 
 const LINE: LineStyle = LineStyle::new('─', '─', '─', '─');
 const STYLE: TableStyle = TableStyle::new().top_border(LINE).header_separator(LINE).bottom_border(LINE);
@@ -88,6 +92,11 @@ pub fn table(rows: &[Row], reference: &str, columns: u16) -> String {
     roomiest.or_else(roomy).unwrap_or_else(|| drawn(rows, reference, false, false))
 }
 
+/// Whether that is the roomy one, whose head names the floor.
+fn is_wide(rows: &[Row], columns: u16) -> bool {
+    table(rows, "", columns).lines().take(3).any(|head| head.contains("floor"))
+}
+
 fn drawn(rows: &[Row], reference: &str, wide: bool, widest: bool) -> String {
     let mut t = Table::new();
     t.load_style(STYLE);
@@ -98,14 +107,15 @@ fn drawn(rows: &[Row], reference: &str, wide: bool, widest: bool) -> String {
         ("tx/s", "tx/s", true),
         (ratio.as_str(), if reference == "WAL/FULL" { "×\nWAL" } else { "×" }, true),
         ("±\n%", "", wide),
-        ("time ÷\nfloor's", "", wide),
+        ("÷\nfloor", "", wide),
         ("p50\nµs", "p50\nµs", true),
         ("p99\nµs", "p99\nµs", true),
         ("p99.9\nµs", "p99.9\nµs", true),
         ("max\nµs", "", widest),
         ("block\nwrites", "blk\nwr", true),
         ("KiB", "KiB", true),
-        ("flushes", "flu\nshes", true),
+        ("of it\nonce", "", wide),
+        ("flu\nshes", "flu\nshes", true),
         ("write\ncalls", "wr\ncall", true),
         ("sync\ncalls", "sync\ncall", true),
     ];
@@ -124,21 +134,20 @@ fn drawn(rows: &[Row], reference: &str, wide: bool, widest: bool) -> String {
         let name: String = workload.to_uppercase().chars().take(if wide { 20 } else { 14 }).collect();
         t.add_row([Cell::new(name), Cell::new(""), Cell::new(to)]);
         for row in group {
-            let mut cells = vec![format!(" {}", label(row, wide)), rate_cell(row), ratio_cell(row)];
+            // Few columns have no room for blanks and commas.
+            let plain = |text: String| if wide { text } else { text.replace(',', "") };
+            let margin = if wide { " " } else { "" };
+            let mut cells = vec![format!("{margin}{}", label(row, wide)), plain(rate_cell(row)), ratio_cell(row)];
             if wide {
                 cells.push(row.ratio.filter(|r| r.confidence > 0.0).map_or("n/a".to_owned(), percent));
                 cells.push(fine(row.floors));
             }
-            cells.extend([row.p50_us, row.p99_us, row.p999_us].map(|us| whole(Some(us))));
+            cells.extend([row.p50_us, row.p99_us, row.p999_us].map(|us| plain(whole(Some(us)))));
             cells.extend(widest.then(|| whole(Some(row.max_us))));
-            let counts = [
-                row.block_writes_per_tx,
-                row.kib_per_tx,
-                row.flushes_per_tx,
-                row.write_syscalls_per_tx,
-                row.sync_syscalls_per_tx,
-            ];
-            cells.extend(counts.map(fine));
+            cells.extend([row.block_writes_per_tx, row.kib_per_tx].map(fine));
+            // Only onewrite has such a log.
+            cells.extend(wide.then(|| row.kib_once_per_tx.map_or(String::new(), |kib| fine(Some(kib)))));
+            cells.extend([row.flushes_per_tx, row.write_syscalls_per_tx, row.sync_syscalls_per_tx].map(fine));
             t.add_row(cells);
         }
     }
@@ -147,8 +156,7 @@ fn drawn(rows: &[Row], reference: &str, wide: bool, widest: bool) -> String {
         if i > 0 {
             column.set_cell_alignment(CellAlignment::Right);
         }
-        let right = u16::from(wide || i == last);
-        column.set_padding(if wide { (1, right) } else { (0, u16::from(i != last)) });
+        column.set_padding(if wide { (u16::from(i > 0), 0) } else { (0, u16::from(i != last)) });
     }
     t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
 }
@@ -156,7 +164,7 @@ fn drawn(rows: &[Row], reference: &str, wide: bool, widest: bool) -> String {
 /// The block traces in numbers; `None` where there are none.
 pub fn blocks(rows: &[Row], columns: u16) -> Option<String> {
     let traced: Vec<(&Row, PerTx)> = rows.iter().filter_map(|r| Some((r, r.blocks?))).collect();
-    let wide = columns >= WIDE;
+    let wide = columns >= WIDE_BLOCKS;
     let mut t = Table::new();
     t.load_style(STYLE);
     t.set_content_arrangement(ContentArrangement::Disabled);
@@ -245,10 +253,11 @@ pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String>
     lines.push(stats::EXPLAINED.to_owned());
     lines.push(
         "Right of the latencies: per transaction. Block writes, KiB and flushes: what the device did, journal of the \
-         file system included; a flush is often preceded by an empty write request, which counts. A write call that \
-         flushes counts as a sync call too."
+         file system included; a block write is a request with data, so an empty one that flushes is none. A write call \
+         that flushes counts as a sync call too."
             .to_owned(),
     );
+    lines.extend(once(rows));
     if rows.iter().any(|r| r.blocks.is_some()) {
         lines.push(
             "Block trace, per transaction: KiB that the device was told to write, by what lies there; left: what the \
@@ -274,12 +283,28 @@ pub fn below(rows: &[Row], parameters: &Parameters, columns: u16) -> Vec<String>
                 .to_owned(),
         );
     }
-    if !table(rows, "", columns).contains("time ÷") && rows.iter().any(|r| r.of.is_onewrite()) {
+    if !is_wide(rows, columns) && rows.iter().any(|r| r.of.is_onewrite()) {
         lines.push("1w: onewrite.".to_owned());
     }
     lines.extend(phases(rows));
     lines.extend(parameters.notes.iter().map(|n| format!("Note: {n}")));
     lines
+}
+
+/// The share of KiB that comes once.
+fn once(rows: &[Row]) -> Option<String> {
+    let of = |row: &Row| {
+        let kib = row.kib_once_per_tx.filter(|kib| *kib >= 0.05)?;
+        Some(format!("{}/{} {} {kib:.1}", row.engine, row.preset, row.workload))
+    };
+    let all: Vec<String> = rows.iter().filter_map(of).collect();
+    (!all.is_empty()).then(|| {
+        format!(
+            "Of the KiB once: zeros for a log that was short and grew meanwhile, to at most its log_size; a log that has grown \
+             needs none. {}.",
+            all.join(", ")
+        )
+    })
 }
 
 /// Seconds of the parts of workloads that have parts.
@@ -312,7 +337,7 @@ pub fn wear_lines(wear: &Wear, rows: &[Row]) -> Vec<String> {
 }
 
 fn whole(v: Option<f64>) -> String {
-    v.map_or("n/a".to_owned(), |v| if v < 99.95 { format!("{v:.1}") } else { format!("{v:.0}") })
+    v.map_or("n/a".to_owned(), |v| if v < 99.95 { format!("{v:.1}") } else { thousands(v) })
 }
 
 /// Two digits after the point for small numbers, one for larger ones.
@@ -349,6 +374,7 @@ pub mod tests {
                     latency_us_cdf: vec![(100.0, 0.0), (123.4, 0.5), (12345.6, 0.999)],
                     block_writes_per_tx: Some(12.34),
                     kib_per_tx: Some(56.78),
+                    kib_once_per_tx: of.is_onewrite().then_some(3.21),
                     flushes_per_tx: None,
                     write_syscalls_per_tx: Some(8.4),
                     sync_syscalls_per_tx: Some(1.0),
@@ -378,17 +404,20 @@ pub mod tests {
 
     #[test]
     fn the_table_keeps_to_its_width() {
-        for columns in [80, 118, 119, 120, 129, 140] {
+        for columns in [80, 99, 108, 118, 119, 120, 140] {
             let text = table(&rows(), "WAL/FULL", columns);
             let widest = text.lines().map(|l| l.chars().count()).max().unwrap();
             assert!(widest <= usize::from(columns), "{widest} columns of {columns}:\n{text}");
             let traced = blocks(&rows(), columns).unwrap();
             let widest = traced.lines().map(|l| l.chars().count()).max().unwrap();
             assert!(widest <= usize::from(columns), "{widest} columns of {columns}:\n{traced}");
-            assert_eq!(traced.contains("123456"), columns >= WIDE, "{traced}");
-            assert!(traced.contains("16.2") && traced.contains("1234"), "{traced}");
-            assert_eq!(text.contains("23457"), columns >= WIDEST, "{text}");
-            assert!(text.contains("DELETE") && text.contains("12346") && text.contains("n/a"), "{text}");
+            assert_eq!(traced.contains("123456"), columns >= WIDE_BLOCKS, "{traced}");
+            assert!(traced.contains("16.2") && traced.contains("1,234"), "{traced}");
+            assert!(text.contains("DELETE") && text.contains("n/a"), "{text}");
+            assert!(text.contains("12346~") || text.contains("12,346~"), "{text}");
+            // The part that comes once, and the longest latency.
+            assert!(columns < 120 || text.contains("3.21"), "{columns}:\n{text}");
+            assert!(if columns < WIDEST { !text.contains("23,457") } else { columns < 140 || text.contains("23,457") });
         }
     }
 

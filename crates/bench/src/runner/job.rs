@@ -72,6 +72,8 @@ pub struct MeasuredSection {
     pub section: Section,
     pub device: Option<DeviceCounters>,
     pub blocks: Option<Blocks>,
+    /// Zeros by which onewrite's log grew meanwhile.
+    pub log_grown_bytes: u64,
     /// Writes of others, as a share of the device's writes during the section.
     pub noise: f64,
 }
@@ -85,6 +87,15 @@ pub struct RunOutcome {
     /// Of each row, the block trace of the first run.
     pub traces: Vec<Option<Blocks>>,
     pub reference: String,
+    /// Sections that failed, with the reasons.
+    pub failed: Vec<String>,
+}
+
+impl RunOutcome {
+    /// The error of a measurement of which a part failed, once the rest is told.
+    pub fn whole(&self) -> Result<()> {
+        if self.failed.is_empty() { Ok(()) } else { bail!("a part failed: {}", self.failed.join("; ")) }
+    }
 }
 
 impl Job {

@@ -19,6 +19,7 @@ use crate::workload::{
     self, CrashedProcess, Originals, Plan, SectionStage, Size, WARM_UP, WalStart, Workload, WorkloadCard,
 };
 use anyhow::{Context, Result, bail};
+use onewrite_core::inspect::layout::LOG_SUFFIX;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -133,6 +134,14 @@ impl Timing {
         self.free.map(|b| b.saturating_sub(self.start.elapsed()) / left.max(4) as u32).filter(|_| left > 0)
     }
 
+    /// The words for the user, before the first section.
+    fn describe(&self) -> String {
+        match self.free {
+            Some(_) => format!("in at most {} minutes (--minutes)", self.minutes),
+            None => "as long as it takes: the first run will tell".to_owned(),
+        }
+    }
+
     /// Whether another run would not end in time.
     fn is_over(&self, of: Option<Duration>) -> bool {
         of.is_some_and(|b| self.start.elapsed() + self.longest.mul_f64(1.1) > b)
@@ -152,6 +161,7 @@ struct Measurements {
     measured: BTreeMap<SectionKey, Vec<MeasuredSection>>,
     settings: BTreeMap<String, EngineSettings>,
     described: BTreeMap<String, WorkloadCard>,
+    failed: BTreeMap<SectionKey, String>,
 }
 
 impl Measurements {
@@ -175,6 +185,9 @@ impl Measurements {
                 };
                 let what = format!("{why}, {}: {}", workload.name(), case.name());
                 progress.section(&what);
+                if self.failed.contains_key(&(c, w)) {
+                    continue;
+                }
                 let size = case.size(&job.common, workload, timing.limit(progress.begun() - 1));
                 let (plan, original) = plans.of(place.libraries, &case.engine, workload, &size, self.runs as u64)?;
                 let own = if case.label.is_some() {
@@ -189,7 +202,15 @@ impl Measurements {
                     device: place.devices[c].as_ref().filter(|_| place.simulated[c].is_none()),
                     simulated: place.simulated[c].filter(|_| !workload.reads()),
                 };
-                let (mut m, s) = section.run(&case.engine, workload, plan, &size, original)?;
+                let (mut m, s) = match section.run(&case.engine, workload, plan, &size, original) {
+                    Ok(done) => done,
+                    Err(e) if INTERRUPTED.load(Ordering::Relaxed) => return Err(e),
+                    Err(e) => {
+                        let what = format!("{} {}, run {}: {e:#}", case.name(), workload.name(), self.runs + 1);
+                        self.failed.insert((c, w), what);
+                        continue;
+                    }
+                };
                 if let (1.., Some(blocks)) = (self.runs, &mut m.blocks) {
                     blocks.requests = Vec::new();
                 }
@@ -274,6 +295,8 @@ fn parameters(
     });
     Ok(Parameters {
         onewrite_version: env!("CARGO_PKG_VERSION"),
+        made_at: card::made_at(),
+        command: card::command(),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
         sqlite_version,
         compile_options,
@@ -304,9 +327,49 @@ fn parameters(
     })
 }
 
+/// The runs that this job has time for, after a round that counts the system calls.
+fn measure(
+    job: &Job,
+    place: &Surroundings<'_>,
+    timing: &mut Timing,
+    notes: &mut Vec<String>,
+) -> Result<(Measurements, BTreeMap<SectionKey, Calls>)> {
+    let sections = (timing.runs_min + usize::from(job.count_calls)) * timing.sections;
+    let mut progress = Progress::new(sections, &timing.describe());
+    let mut plans = Plans {
+        originals: Originals::in_dir(job.common.dir.as_deref().unwrap_or(Path::new(".")))?,
+        seed: job.common.seed,
+        drawn: None,
+    };
+    let calls = count_sections(job, place, timing, (&mut plans, &mut progress), notes)?;
+    let mut measurements = Measurements::default();
+    loop {
+        let (unsteady, lines) = results::unsteady(job, &measurements.measured);
+        if timing.is_enough(measurements.runs, unsteady) {
+            notes.extend(unsteady_note(timing, measurements.runs, unsteady, lines));
+            break;
+        }
+        if measurements.runs >= timing.runs_min {
+            progress.extend(timing.sections);
+        }
+        let run_start = Instant::now();
+        measurements.run(job, place, timing, (&mut plans, &mut progress), (unsteady, lines))?;
+        timing.longest = timing.longest.max(run_start.elapsed());
+        measurements.runs += 1;
+        if measurements.runs == 1 && timing.free.is_none() {
+            progress.first_run(run_start.elapsed(), timing.runs_min);
+        }
+    }
+    progress.done();
+    Ok((measurements, calls))
+}
+
 pub fn run(mut job: Job) -> Result<RunOutcome> {
     let mut timing = Timing::of(&job);
     let mut notes = job.check_sizes()?;
+    if let Some(path) = &job.common.replay {
+        File::open(path).with_context(|| format!("--replay {}", path.display()))?;
+    }
     notes.splice(..0, std::mem::take(&mut job.notes));
     let libraries = Libraries::load(job.cases.iter().filter_map(|c| c.engine.library.as_ref()))?;
     let own = job.cases.iter().any(|c| c.simulated.is_some());
@@ -339,29 +402,12 @@ pub fn run(mut job: Job) -> Result<RunOutcome> {
         devices,
         simulated,
     };
-    let mut progress = Progress::new((timing.runs_min + usize::from(job.count_calls)) * timing.sections);
-    let mut plans = Plans {
-        originals: Originals::in_dir(job.common.dir.as_deref().unwrap_or(Path::new(".")))?,
-        seed: job.common.seed,
-        drawn: None,
-    };
-    let calls = count_sections(&job, &place, &timing, (&mut plans, &mut progress), &mut notes)?;
-    let mut measurements = Measurements::default();
-    loop {
-        let (unsteady, lines) = results::unsteady(&job, &measurements.measured);
-        if timing.is_enough(measurements.runs, unsteady) {
-            notes.extend(unsteady_note(&timing, measurements.runs, unsteady, lines));
-            break;
-        }
-        if measurements.runs >= timing.runs_min {
-            progress.extend(timing.sections);
-        }
-        let run_start = Instant::now();
-        measurements.run(&job, &place, &timing, (&mut plans, &mut progress), (unsteady, lines))?;
-        timing.longest = timing.longest.max(run_start.elapsed());
-        measurements.runs += 1;
+    let (mut measurements, calls) = measure(&job, &place, &mut timing, &mut notes)?;
+    let failed: Vec<String> = std::mem::take(&mut measurements.failed).into_values().collect();
+    if measurements.measured.is_empty() {
+        bail!("nothing was measured: {}", failed.join("; "));
     }
-    progress.done();
+    notes.extend(failed.iter().map(|why| format!("failed, and not done again: {why}")));
 
     notes.extend(wal_note(&job));
     let rows = results::rows(&job, &measurements.measured, &calls);
@@ -373,7 +419,13 @@ pub fn run(mut job: Job) -> Result<RunOutcome> {
         dir.close().context("removing a temporary directory")?;
     }
     temporary.close().context("removing the temporary directory")?;
-    Ok(RunOutcome { parameters, rows, traces, reference: job.reference.map(|(_, name)| name).unwrap_or_default() })
+    Ok(RunOutcome {
+        parameters,
+        rows,
+        traces,
+        failed,
+        reference: job.reference.map(|(_, name)| name).unwrap_or_default(),
+    })
 }
 
 /// The lines that are not known well at the end.
@@ -456,7 +508,16 @@ impl Sectioned<'_> {
         stop_if_interrupted()?;
         let dir = tempfile::tempdir_in(self.dir)?;
         let mut idle = None;
-        let mut probe = DeviceWatch { of: self, before: None, during: None, from: 0, blocks: None };
+        let mut probe = DeviceWatch {
+            of: self,
+            dir: dir.path(),
+            before: None,
+            during: None,
+            log_before: 0,
+            log_grown: 0,
+            from: 0,
+            blocks: None,
+        };
         let original = original.as_deref();
         let ready = || {
             // The writes left from loading must not reach the device while it is being counted.
@@ -467,13 +528,13 @@ impl Sectioned<'_> {
         let ready = Box::new(ready);
         let stage = SectionStage { libraries: self.libraries, dir: dir.path(), original, ready, probe: &mut probe };
         let (section, settings) = workload::run(engine, workload, plan, size, stage)?;
-        let (blocks, during) = (probe.blocks, probe.during);
+        let (blocks, during, log_grown_bytes) = (probe.blocks, probe.during, probe.log_grown);
         let during = blocks.as_ref().map(Blocks::counters).or(during);
         let noise = match (idle, during) {
             (Some(per_s), Some(d)) if !workload.reads() => per_s * section.seconds / (d.bytes as f64).max(1.0),
             _ => 0.0,
         };
-        Ok((MeasuredSection { section, device: during, blocks, noise }, settings))
+        Ok((MeasuredSection { section, device: during, blocks, log_grown_bytes, noise }, settings))
     }
 }
 
@@ -509,24 +570,43 @@ fn watch_idle(device: &Device) -> Result<f64> {
     Ok(device.counters()?.since(before).bytes as f64 / start.elapsed().as_secs_f64())
 }
 
+/// The length of onewrite's logs in this directory.
+fn log_bytes(dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().ends_with(LOG_SUFFIX) {
+            bytes += entry.metadata()?.len();
+        }
+    }
+    Ok(bytes)
+}
+
 /// Reads the device's counters around the measured transactions, or the record of a simulated
 /// device.
 struct DeviceWatch<'a> {
     of: &'a Sectioned<'a>,
+    /// Of the section.
+    dir: &'a Path,
     before: Option<DeviceCounters>,
     during: Option<DeviceCounters>,
+    /// Bytes of onewrite's logs at the begin, and those they grew by.
+    log_before: u64,
+    log_grown: u64,
     from: usize,
     blocks: Option<Blocks>,
 }
 
 impl Probe for DeviceWatch<'_> {
     fn begin(&mut self) -> Result<()> {
+        self.log_before = log_bytes(self.dir)?;
         self.before = self.of.device.map(Device::counters).transpose()?;
         self.from = self.of.simulated.map_or(0, Simulated::position);
         Ok(())
     }
     fn end(&mut self) -> Result<()> {
         let after = self.of.device.map(Device::counters).transpose()?;
+        self.log_grown += log_bytes(self.dir)?.saturating_sub(self.log_before);
         let blocks = self.of.simulated.map(|s| s.blocks(self.from)).transpose()?;
         // There may be several such parts of a section.
         if let Some(blocks) = blocks {

@@ -9,6 +9,7 @@ use crate::engines;
 use crate::numbers::measure::{histogram, median, paired_ratio, round};
 use crate::numbers::stats::{Known, Ratio};
 use crate::report::Row;
+use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 
 /// Writes of others below this share of a section's are not worth a note.
@@ -34,10 +35,7 @@ pub fn rows(
             let (Some(runs), Some(rate)) = (measured.get(&(c, w)), rates(c)) else { continue };
             let to = |of: &Option<Vec<f64>>| of.as_ref().and_then(|of| paired_ratio(&rate, of)).map(|v| round(v, 3));
             let shown = if workload.reads() && stock_default.is_some() { &stock_default } else { &reference };
-            let mut pool = histogram();
-            for m in runs {
-                pool.add(&m.section.latency_ns).expect("histograms that grow take any value");
-            }
+            let pool = latencies(runs);
             let us = |percentile| round(pool.value_at_percentile(percentile) as f64 / 1000.0, 1);
             let per_tx = |count: fn(&DeviceCounters) -> Option<u64>| {
                 // A reader writes nothing: the writes meanwhile came from others.
@@ -74,8 +72,9 @@ pub fn rows(
                 p999_us: us(99.9),
                 max_us: round(pool.max() as f64 / 1000.0, 1),
                 latency_us_cdf: (0..=CDF_POINTS).map(cdf_quantile).map(|q| (us(100.0 * q), round(q, 5))).collect(),
-                block_writes_per_tx: per_tx(|c| Some(c.writes)),
+                block_writes_per_tx: per_tx(DeviceCounters::block_writes),
                 kib_per_tx,
+                kib_once_per_tx: kib_once(runs).filter(|_| case.engine.is_onewrite() && workload.is_one_row()),
                 flushes_per_tx: per_tx(|c| c.flushes),
                 write_syscalls_per_tx: calls_per_tx(|c| c.writes),
                 sync_syscalls_per_tx: calls_per_tx(|c| c.syncs),
@@ -90,6 +89,21 @@ pub fn rows(
         }
     }
     rows
+}
+
+/// Of the transactions of all runs.
+fn latencies(runs: &[MeasuredSection]) -> Histogram<u64> {
+    let mut pool = histogram();
+    for run in runs {
+        pool.add(&run.section.latency_ns).expect("histograms that grow take any value");
+    }
+    pool
+}
+
+/// KiB per transaction by which onewrite's log grew.
+fn kib_once(runs: &[MeasuredSection]) -> Option<f64> {
+    let grown = runs.iter().map(|run| run.log_grown_bytes as f64 / 1024.0 / run.section.transactions as f64);
+    median(grown).map(|kib| round(kib, 3))
 }
 
 /// How many of the medians, and of the ratios shown, are not known to ±10 %, of how many.

@@ -35,7 +35,7 @@ pub static ALL: [Suite; 6] = [
         about: "what one durable commit costs, side by side",
         heeds: &[
             &EVERYWHERE,
-            &["--suite", "--only", "--workload", "--library", "--peers"],
+            &["--suite", "--only", "--workload", "--library", "--peers", "--svg"],
             &RUNS,
             &SIZES,
             &DEVICE,

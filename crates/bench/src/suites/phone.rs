@@ -152,7 +152,8 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
         measured: report::ReportJson { parameters: &outcome.parameters, results: &outcome.rows },
         counted_on_f2fs: &on_f2fs,
     };
-    files.write(&json, || page(&outcome, &on_f2fs))
+    files.write(&json, || page(&outcome, &on_f2fs))?;
+    outcome.whole()
 }
 
 #[derive(Serialize)]
@@ -482,7 +483,8 @@ fn page(outcome: &RunOutcome, on_f2fs: &[OnF2fs]) -> Result<String> {
         parameters.runs,
         parameters.sqlite_version
     );
-    let mut out = html::begin("Phones and small computers", &leads(figures), &text, &parameters.unknown)?;
+    let mut out =
+        html::begin("Phones and small computers", &leads(figures), [&parameters.made(), &text], &parameters.unknown)?;
     out.push_str("<h2>All workloads</h2>\n<div class=\"plots\">\n");
     for part in names.parts() {
         let lines = names.engines.iter().enumerate().filter_map(|(color, engine)| {

@@ -14,6 +14,7 @@ use crate::files::OutputFiles;
 use crate::numbers::measure::{INTERRUPTED, Probe};
 use crate::parameters::options::Common;
 use crate::parameters::suite::SuiteOptions;
+use crate::progress::spelled;
 use crate::workload::{self, SectionStage, Size, Workload};
 use anyhow::{Context, Result, bail};
 use comfy_table::{Cell, CellAlignment, Table, TableStyle};
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// On the command line.
 pub const NAME: &str = "vm";
@@ -146,6 +148,61 @@ impl MachinePlan {
     }
 }
 
+#[derive(Default)]
+struct MachineResults {
+    counts: Vec<Counts>,
+    /// The reason of each failure.
+    failed: Vec<String>,
+    /// Of the kernel in the machines.
+    release: String,
+}
+
+impl MachineResults {
+    /// A section of each engine, in a machine of their own. False where there is none.
+    fn measure(&mut self, plan: &MachinePlan, file_system: FileSystem, load: &Load, seed: u64) -> Result<bool> {
+        let libraries = plan.engines.iter().filter_map(|(_, path)| path.clone());
+        let device = match device(file_system) {
+            Ok(device) => device,
+            Err(e) => {
+                self.failed.push(format!("{file_system}: {e:#}"));
+                return Ok(false);
+            }
+        };
+        let mut machine = match boot(&device, file_system, libraries) {
+            Ok(machine) => machine,
+            Err(e) => {
+                self.failed.push(format!("{file_system}: {e:#}"));
+                return Ok(false);
+            }
+        };
+        machine.release().clone_into(&mut self.release);
+        for (engine, library) in &plan.engines {
+            if engine.name == BATCH_ATOMIC && file_system != FileSystem::F2fs {
+                continue;
+            }
+            if INTERRUPTED.load(Ordering::Relaxed) {
+                bail!("interrupted");
+            }
+            eprintln!("{file_system}: {}", engine.name);
+            let library = library.as_deref().map(vm::in_guest);
+            let work = GuestWork::Load { engine: engine.clone(), library, load: load.clone() };
+            let asked = GuestTask { file_system: file_system.to_string(), work, seed };
+            match section(&device, &mut machine, &asked) {
+                Ok(counts) => {
+                    self.counts.push(Counts { file_system: asked.file_system, engine: engine.name.clone(), ..counts })
+                }
+                Err(e) => {
+                    self.failed.push(format!("{} on {file_system}: {e:#}", engine.name));
+                    if !e.is::<GuestFailed>() {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
 /// Whether the library at `path` was built with SQLITE_ENABLE_BATCH_ATOMIC_WRITE.
 pub fn has_batch_atomic(path: &Path) -> Result<bool> {
     let db = crate::engines::sql::Db::open(&Library::load(path)?, ":memory:", false)?;
@@ -164,33 +221,27 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
     }
     let transactions = args.common.transactions.map_or(TRANSACTIONS, |n| n as usize);
     let load = Load::new(Operation::Insert, ROWS, transactions);
-    let mut all = Vec::new();
+    let (mut results, mut is_first) = (MachineResults::default(), true);
     let mut notes = plan.notes.clone();
-    let mut release = String::new();
+    eprintln!(
+        "{} file systems, a virtual machine for each: the first will tell how long that takes",
+        FileSystem::ALL.len()
+    );
     for file_system in FileSystem::ALL {
+        let started = Instant::now();
         if let Some(why) = file_system.unmakeable() {
             notes.push(format!("{file_system} is left out: {why}"));
             continue;
         }
-        let device = device(file_system)?;
-        let libraries = plan.engines.iter().filter_map(|(_, path)| path.clone());
-        let mut machine = boot(&device, file_system, libraries)?;
-        machine.release().clone_into(&mut release);
-        for (engine, library) in &plan.engines {
-            if engine.name == BATCH_ATOMIC && file_system != FileSystem::F2fs {
-                continue;
-            }
-            if INTERRUPTED.load(Ordering::Relaxed) {
-                bail!("interrupted");
-            }
-            eprintln!("{file_system}: {}", engine.name);
-            let work = GuestWork::Load { engine: engine.clone(), library: library.clone(), load: load.clone() };
-            let asked = GuestTask { file_system: file_system.to_string(), work, seed: args.common.seed };
-            let counts =
-                section(&device, &mut machine, &asked).with_context(|| format!("{} on {file_system}", engine.name))?;
-            all.push(Counts { file_system: asked.file_system, engine: engine.name.clone(), ..counts });
+        if results.measure(&plan, file_system, &load, args.common.seed)? && std::mem::take(&mut is_first) {
+            eprintln!("this took {}, and so will each further one", spelled(started.elapsed()));
         }
     }
+    let MachineResults { counts: all, failed, release } = results;
+    if all.is_empty() && !failed.is_empty() {
+        bail!("nothing was measured: {}", failed.join("; "));
+    }
+    notes.extend(failed.iter().map(|why| format!("failed: {why}")));
     files.write(&all, || bail!("the suite {NAME} has no page"))?;
     println!(
         "What a single-row insert writes, by file system and engine; {ROWS} rows before, {transactions} inserts; Linux {release}, emulated\n\n{}\n",
@@ -203,8 +254,20 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
         "db, log: where the files lay at the end, so without a journal that was removed, nor what F2FS wrote elsewhere since."
     );
     notes.iter().for_each(|note| println!("{note}"));
-    Ok(())
+    if failed.is_empty() { Ok(()) } else { bail!("a part failed: {}", failed.join("; ")) }
 }
+
+/// The guest measures on after it said so.
+#[derive(Debug)]
+struct GuestFailed(String);
+
+impl std::fmt::Display for GuestFailed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for GuestFailed {}
 
 fn device(file_system: FileSystem) -> Result<Device> {
     let options = DeviceOptions { size_bytes: DEVICE_BYTES, block_bytes: BLOCK_BYTES, ..DeviceOptions::default() };
@@ -246,7 +309,7 @@ fn section(device: &Device, machine: &mut Machine, asked: &GuestTask) -> Result<
             }
             GuestMessage::Done(0) => bail!("the guest measured nothing"),
             GuestMessage::Done(transactions) => return Ok(counts.each(transactions)),
-            GuestMessage::Failed(why) => bail!("{why}"),
+            GuestMessage::Failed(why) => return Err(GuestFailed(why).into()),
         }
     }
 }
@@ -309,7 +372,10 @@ pub fn on_f2fs(
         let what = format!("{}: {name}", workload.name());
         eprintln!("in a virtual machine, {what}");
         let work = GuestWork::Workload {
-            engine: Box::new(engine.clone()),
+            engine: Box::new(engines::BenchEngine {
+                library: engine.library.as_deref().map(vm::in_guest),
+                ..(*engine).clone()
+            }),
             workload: workload.name().to_owned(),
             size: Box::new(common.size(*workload, None)),
         };

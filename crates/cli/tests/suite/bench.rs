@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "engine",
     "preset",
     "workload",
@@ -16,6 +16,7 @@ const KEYS: [&str; 22] = [
     "latency_us_cdf",
     "kib_database_per_tx",
     "kib_log_per_tx",
+    "kib_once_per_tx",
     "ratio_to_wal_full",
     "p50_us",
     "p99_us",
@@ -73,6 +74,7 @@ fn table_json_and_nothing_left_behind() {
         for preset in ["delete", "truncate", "persist", "wal-full", "wal-normal"] {
             find("stock", preset, workload);
         }
+        assert_eq!(find("onewrite", "log-normal", workload)["kib_once_per_tx"], 0.0, "ten commits need no long log");
         assert_eq!(find("stock", "wal-full", workload)["ratio_to_wal_full"], 1.0);
         let floor = find("floor", "overwrite", workload);
         assert_eq!(floor["tx_per_s_runs"].as_array().unwrap().len(), 2);
@@ -84,6 +86,7 @@ fn table_json_and_nothing_left_behind() {
             assert_eq!((writes, floor["sync_syscalls_per_tx"].as_f64()), (1.0, Some(1.0)));
             assert_eq!(find("stock", "wal-full", workload)["sync_syscalls_per_tx"], 1.0);
             assert_eq!(find("stock", "wal-normal", workload)["sync_syscalls_per_tx"], 0.0);
+            assert_eq!(find("onewrite", "log-normal", workload)["sync_syscalls_per_tx"], 0.0);
         }
     }
     let parameters = &json["parameters"];
@@ -103,7 +106,11 @@ fn table_json_and_nothing_left_behind() {
         assert!(!parameters[key].is_null(), "{key}");
     }
     assert_eq!(parameters["runs"], 2);
-    assert_eq!(parameters["engines"]["stock/wal-normal"]["synchronous"], "NORMAL");
+    for engine in ["stock/wal-normal", "onewrite/log-normal"] {
+        assert_eq!(parameters["engines"][engine]["synchronous"], "NORMAL");
+    }
+    assert_eq!(parameters["command"], "onewrite bench --rows 20 --transactions 10 --runs 2 --json out.json");
+    assert!(parameters["made_at"].as_str().unwrap().ends_with(" UTC"));
 
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left, ["out.json"]);
@@ -284,7 +291,13 @@ fn advice_names_settings_and_what_they_lose() {
     let output = onewrite(dir.path(), &["bench", "advise", ".", "--transactions", "5", "--runs", "1", "--rows", "20"]);
     assert!(output.status.success(), "{}", said(&output));
     let said = said(&output);
-    for word in ["ADVICE", "Every commit survives a power cut", "journal_mode=wal", "Choose ", "may take the newest"] {
+    for word in [
+        "ADVICE",
+        "Every commit survives a power cut",
+        "journal_mode=wal",
+        "Choose ",
+        "A power cut may take the commits",
+    ] {
         assert!(said.contains(word), "{word} is missing in\n{said}");
     }
 }
@@ -408,7 +421,7 @@ fn connections_in_threads_and_processes_give_the_same_columns() {
         let text = said(&output);
         for word in [
             "slowest/",
-            "longest",
+            "Longest wait",
             "p99 µs",
             "DB Bench: deletes",
             "lookups, writers elsewhere",
@@ -485,4 +498,35 @@ fn help_teaches() {
     for word in ["--only", "stock/wal-full", "--json", "two minutes", "floor"] {
         assert!(help.contains(word), "{word} is missing in\n{help}");
     }
+}
+
+#[test]
+fn a_picture_to_share_says_how_it_was_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = bench(dir.path(), &["--workload", "insert", "--svg", "cost.svg"]);
+    let svg = std::fs::read_to_string(dir.path().join("cost.svg")).unwrap();
+    if !output.status.success() {
+        // Where the device's writes are not counted there is nothing to draw.
+        assert!(said(&output).contains("the device's writes were not counted"), "{}", said(&output));
+        return;
+    }
+    // A long line of the picture is several elements.
+    let text = svg.lines().filter(|line| !line.starts_with('<')).flat_map(str::split_whitespace);
+    let text = text.collect::<Vec<_>>().join(" ");
+    for word in [
+        "What a commit writes",
+        "KiB per commit",
+        "flushes per commit",
+        "stock DELETE (default)",
+        "onewrite, FULL",
+        "onewrite, NORMAL *",
+        "prefers-color-scheme: dark",
+        "UTC",
+        "Linux ",
+        "onewrite bench --rows 20 --transactions 10 --runs 2 --workload insert --svg cost.svg",
+    ] {
+        assert!(svg.contains(word) || text.contains(word), "{word} is missing in {svg}");
+    }
+    let output = onewrite(dir.path(), &["bench", "--suite", "threads", "--svg", "cost.svg"]);
+    assert!(said(&output).contains("--svg would change nothing"), "{}", said(&output));
 }

@@ -50,7 +50,7 @@ fn every_option_of_advice_changes_the_card_or_is_refused_by_name() {
 }
 
 /// A value for each option that has one, unlike those above and the defaults.
-const VALUES: [(&str, &str); 35] = [
+const VALUES: [(&str, &str); 36] = [
     ("--only", "onewrite/log"),
     ("--workload", "mobibench-insert"),
     ("--rows", "30"),
@@ -77,6 +77,7 @@ const VALUES: [(&str, &str); 35] = [
     ("--image-mib", "400"),
     ("--json", "other.json"),
     ("--html", "out.html"),
+    ("--svg", "out.svg"),
     // Heeded ones fail here, with these words.
     ("--dir", "not-there"),
     ("--library", "not-there"),
@@ -111,7 +112,7 @@ fn said(output: &Output) -> String {
 /// The JSON's parameters, and the names of its results.
 fn card(dir: &Path) -> String {
     let mut json: Value = serde_json::from_slice(&std::fs::read(dir.join("out.json")).unwrap()).unwrap();
-    for part in ["machine", "syscalls", "notes", "unknown"] {
+    for part in ["machine", "syscalls", "notes", "unknown", "made_at", "command"] {
         json["parameters"].as_object_mut().unwrap().remove(part);
     }
     let name =
@@ -151,7 +152,7 @@ fn walk(m: &Measurement<'_>) {
             continue;
         }
         let changes = match option.as_str() {
-            "--json" | "--html" => dir.path().join(value.unwrap()).exists(),
+            "--json" | "--html" | "--svg" => dir.path().join(value.unwrap()).exists(),
             "--wear" => said(&output).contains("Wear, estimated"),
             "--peers" => said(&output).contains("batch-atomic"),
             _ => card(dir.path()) != plain,

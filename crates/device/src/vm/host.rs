@@ -33,7 +33,7 @@ pub struct MachineOptions<'a> {
     pub arguments: &'a [&'a str],
     /// The file systems that it can mount.
     pub file_systems: &'a [FileSystem],
-    /// Shared libraries, copied under the same paths.
+    /// Shared libraries, copied to where [`in_guest`] says.
     pub libraries: &'a [PathBuf],
     /// Its drive's sector size.
     pub block_bytes: u32,
@@ -172,6 +172,11 @@ fn connect(listener: &UnixListener, child: &mut Child) -> Result<UnixStream> {
     }
 }
 
+/// Where the machine has a library of the host's: apart from what it mounts itself, as on `/tmp`.
+pub fn in_guest(library: &Path) -> PathBuf {
+    Path::new("/host").join(library.strip_prefix("/").unwrap_or(library))
+}
+
 fn initramfs(modules: &Path, options: &MachineOptions) -> Result<Vec<u8>> {
     let mut archive = Initramfs::new();
     for directory in ["/proc", "/sys", "/tmp", "/mnt"] {
@@ -179,7 +184,7 @@ fn initramfs(modules: &Path, options: &MachineOptions) -> Result<Vec<u8>> {
     }
     archive.program(&std::env::current_exe()?, Path::new("/init"))?;
     for library in options.libraries {
-        archive.program(library, library)?;
+        archive.program(library, &in_guest(library))?;
     }
     let mut wanted = MODULES.to_vec();
     wanted.extend(options.file_systems.iter().map(|fs| fs.kind()));
@@ -196,4 +201,14 @@ fn initramfs(modules: &Path, options: &MachineOptions) -> Result<Vec<u8>> {
     }
     archive.file(Path::new(guest::MODULES), false, order.as_bytes());
     Ok(archive.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_under_tmp_is_not_hidden_by_the_guests_own() {
+        assert_eq!(in_guest(Path::new("/tmp/libsqlite3.so.0")), Path::new("/host/tmp/libsqlite3.so.0"));
+    }
 }

@@ -16,5 +16,5 @@ mod modules;
 mod packages;
 
 pub use guest::{BLOCK_PATH, Guest};
-pub use host::{Machine, MachineOptions};
+pub use host::{Machine, MachineOptions, in_guest};
 pub use packages::{prepare, unavailable};

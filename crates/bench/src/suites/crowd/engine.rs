@@ -23,6 +23,7 @@ pub enum CrowdEngine {
     WalFullLate,
     /// Whose newest commits a power cut may take.
     WalNormal,
+    OnewriteNormal,
     /// With `concurrent=1`: write transactions run at once, and are checked when they commit.
     OnewriteConcurrent,
 }
@@ -40,8 +41,9 @@ impl CrowdEngine {
     /// Those of every part.
     pub const USUAL: [CrowdEngine; 3] = [CrowdEngine::Onewrite, CrowdEngine::WalFull, CrowdEngine::Truncate];
     /// With the checkpoint delayed, not durable, and with transactions at once, too.
-    pub const ALL: [CrowdEngine; 7] = [
+    pub const ALL: [CrowdEngine; 8] = [
         CrowdEngine::Onewrite,
+        CrowdEngine::OnewriteNormal,
         CrowdEngine::OnewriteConcurrent,
         CrowdEngine::OnewriteLate,
         CrowdEngine::WalFull,
@@ -58,6 +60,7 @@ impl CrowdEngine {
             CrowdEngine::WalFull => ("stock", "wal-full"),
             CrowdEngine::WalFullLate => ("stock", "wal-full-late"),
             CrowdEngine::WalNormal => ("stock", "wal-normal"),
+            CrowdEngine::OnewriteNormal => ("onewrite", "log-normal"),
             CrowdEngine::OnewriteConcurrent => ("onewrite", "log-concurrent"),
             CrowdEngine::Truncate => ("stock", "truncate"),
         }
@@ -70,7 +73,7 @@ impl CrowdEngine {
 
     /// Whether its commits survive a power cut.
     pub fn is_durable(self) -> bool {
-        self != CrowdEngine::WalNormal
+        ![CrowdEngine::WalNormal, CrowdEngine::OnewriteNormal].contains(&self)
     }
 
     /// Its line of the card.
@@ -82,6 +85,7 @@ impl CrowdEngine {
             CrowdEngine::OnewriteConcurrent => {
                 format!("scheme log, synchronous FULL, log of 4 MiB, concurrent=1, {busy}")
             }
+            CrowdEngine::OnewriteNormal => format!("scheme log, synchronous NORMAL, log of 4 MiB, {busy}"),
             CrowdEngine::WalNormal => format!("WAL, synchronous NORMAL, checkpoint at 1000 pages, {busy}"),
             CrowdEngine::WalFull => format!("WAL, synchronous FULL, checkpoint at 1000 pages, {busy}"),
             CrowdEngine::WalFullLate => format!("WAL, synchronous FULL, checkpoint at {LATE_PAGES} pages, {busy}"),
@@ -121,7 +125,7 @@ impl CrowdEngine {
             Ok(c)
         };
         let c = match self {
-            CrowdEngine::Onewrite => onewrite("")?,
+            CrowdEngine::Onewrite | CrowdEngine::OnewriteNormal => onewrite("")?,
             CrowdEngine::OnewriteConcurrent => onewrite("&concurrent=1")?,
             CrowdEngine::OnewriteLate => onewrite(&format!("&log_size={LATE_LOG}"))?,
             CrowdEngine::WalFull | CrowdEngine::WalNormal => stock("wal")?,
@@ -139,7 +143,10 @@ impl CrowdEngine {
     /// The size of the log, write-ahead log or journal, in bytes.
     pub fn log_bytes(self, path: &Path) -> u64 {
         let suffix = match self {
-            CrowdEngine::Onewrite | CrowdEngine::OnewriteLate | CrowdEngine::OnewriteConcurrent => "-onewrite",
+            CrowdEngine::Onewrite
+            | CrowdEngine::OnewriteNormal
+            | CrowdEngine::OnewriteLate
+            | CrowdEngine::OnewriteConcurrent => "-onewrite",
             CrowdEngine::WalFull | CrowdEngine::WalFullLate | CrowdEngine::WalNormal => "-wal",
             CrowdEngine::Truncate => "-journal",
         };

@@ -26,16 +26,18 @@ use crate::parameters::card::{self, Machine};
 use crate::parameters::suite::{CrowdPart, SuiteOptions};
 use crate::progress::Progress;
 use crate::report::leads::{self, Contender};
+use crate::text;
 
 use crate::files::OutputFiles;
 use crate::numbers::stats::{Known, Ratio};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use engine::{CrowdEngine, OpenedSettings};
 use rusqlite::Connection;
 use serde::Serialize;
 use shape::SectionShape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::time::Duration;
 use worker::{Worker, WorkerOrder, WorkerResult};
 pub use worker::{WorkerKind, process};
 
@@ -195,7 +197,7 @@ impl CrowdRow {
     /// Operations per second as shown, marked where they are not safe to quote.
     fn rate(&self) -> String {
         let mark = if self.tx_per_s_known.is_some_and(|known| known.steady) { "" } else { "~" };
-        format!("{:.0}{mark}", self.tx_per_s)
+        format!("{}{mark}", crate::text::thousands(self.tx_per_s))
     }
 }
 
@@ -208,6 +210,8 @@ struct CrowdJson<'a> {
 #[derive(Serialize)]
 struct CrowdParameters {
     onewrite_version: &'static str,
+    made_at: String,
+    command: String,
     build: &'static str,
     sqlite_version: String,
     compile_options: Vec<String>,
@@ -239,7 +243,7 @@ fn rows(shapes: &[SectionShape], engines: &[CrowdEngine], sections: &Sections) -
     let mut rows = Vec::new();
     for (at, shape) in shapes.iter().enumerate() {
         for step in 0..shape.steps.len() {
-            for engine in shape.engines(engines) {
+            for engine in shape.engines(engines).into_iter().filter(|e| sections.contains_key(&(at, *e))) {
                 let of = |engine| -> Vec<&MeasuredStep> {
                     sections.get(&(at, engine)).into_iter().flatten().map(|steps| &steps[step]).collect()
                 };
@@ -256,6 +260,44 @@ fn rows(shapes: &[SectionShape], engines: &[CrowdEngine], sections: &Sections) -
         }
     }
     Ok(rows)
+}
+
+/// Each section in each run, and the reasons of those that failed.
+fn measure(
+    args: &SuiteOptions,
+    place: WorkerKind,
+    (shapes, engines): (&[SectionShape], &[CrowdEngine]),
+    dir: &Path,
+    runs: usize,
+) -> Result<(Sections, Vec<String>)> {
+    let of = |shape: &SectionShape| shape.engines(engines);
+    let steps = |s: &SectionShape| s.steps.iter().filter(|step| step.is_timed()).count();
+    let timed_ms = shapes.iter().map(|s| (of(s).len() * steps(s) * runs) as u64 * args.crowd.section_ms).sum();
+    let how_long = format!("{} and the time between them", crate::progress::spelled(Duration::from_millis(timed_ms)));
+    let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>(), &how_long);
+    let mut sections = Sections::new();
+    let mut failed: BTreeMap<(usize, CrowdEngine), String> = BTreeMap::new();
+    for run in 0..runs {
+        for (at, shape) in shapes.iter().enumerate() {
+            let engines = of(shape);
+            for turn in 0..engines.len() {
+                let engine = engines[(turn + run) % engines.len()];
+                let what = format!("{} by {}: {}", shape.name, shape.connections(), engine.name());
+                progress.section(&format!("run {} of {runs}, {what}", run + 1));
+                if failed.contains_key(&(at, engine)) {
+                    continue;
+                }
+                let seed = args.common.seed.wrapping_mul(1000) + run as u64;
+                match section(place, dir, shape, engine, seed) {
+                    Ok(done) => sections.entry((at, engine)).or_default().push(done),
+                    Err(e) if INTERRUPTED.load(std::sync::atomic::Ordering::Relaxed) => return Err(e),
+                    Err(e) => drop(failed.insert((at, engine), format!("{what}, run {}: {e:#}", run + 1))),
+                }
+            }
+        }
+    }
+    progress.done();
+    Ok((sections, failed.into_values().collect()))
 }
 
 pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
@@ -276,24 +318,9 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
         think_rows: args.crowd.think_rows,
     };
     let shapes = shape::all(place, &args.crowd.part, &sizes);
-    let of = |shape: &SectionShape| shape.engines(&engines);
-    let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>());
-    let mut sections = Sections::new();
-    for run in 0..runs {
-        for (at, shape) in shapes.iter().enumerate() {
-            let engines = of(shape);
-            for turn in 0..engines.len() {
-                let engine = engines[(turn + run) % engines.len()];
-                let what = format!("{} by {}: {}", shape.name, shape.connections(), engine.name());
-                progress.section(&format!("run {} of {runs}, {what}", run + 1));
-                let seed = args.common.seed.wrapping_mul(1000) + run as u64;
-                let done = section(place, dir.path(), shape, engine, seed).context(what)?;
-                sections.entry((at, engine)).or_default().push(done);
-            }
-        }
-    }
-    progress.done();
+    let (sections, failed) = measure(args, place, (&shapes, &engines), dir.path(), runs)?;
     let rows = rows(&shapes, &engines, &sections)?;
+    ensure!(failed.is_empty() || !rows.is_empty(), "nothing was measured: {}", failed.join("; "));
     ensure!(!rows.is_empty(), "nothing was measured: no part that was asked for is for these engines here");
     let (sqlite_version, compile_options) = card::sqlite()?;
     let mount = Mount::of(dir.path());
@@ -303,6 +330,8 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     let opened = measured.map(|e| Ok((e.name(), e.opened(dir.path())?))).collect::<Result<_>>()?;
     let parameters = CrowdParameters {
         onewrite_version: env!("CARGO_PKG_VERSION"),
+        made_at: card::made_at(),
+        command: card::command(),
         build: if cfg!(debug_assertions) { "debug" } else { "release" },
         sqlite_version,
         compile_options,
@@ -316,19 +345,23 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
         unknown: card::all_unknown(&machine, &BTreeMap::new()),
         machine,
     };
-    let below = table::below(place, &shapes, &engines, runs, args.crowd.section_ms);
+    let mut below = table::below(place, &shapes, &engines, runs, args.crowd.section_ms);
+    below.extend(failed.iter().map(|why| format!("Note: failed, and not done again: {why}")));
     let leads = leads(&rows);
-    println!("{}", table::table(&rows));
+    let width = text::columns();
+    println!("{}", table::table(&rows, width));
     for line in leads.iter().chain(&below) {
-        println!("{}", crate::text::wrap(line, 118, 2));
+        println!("{}", text::wrap(line, text::line(width), 2));
     }
     println!();
-    for line in card::lines(&parameters.short(), 118) {
+    for line in card::lines(&parameters.short(), text::line(width)) {
         println!("{line}");
     }
     files.write(&CrowdJson { parameters: &parameters, results: &rows }, || {
         page::page(&parameters, &rows, &leads, &below)
-    })
+    })?;
+    ensure!(failed.is_empty(), "a part failed: {}", failed.join("; "));
+    Ok(())
 }
 
 /// Options that no part of the suite asked for heeds.

@@ -2,6 +2,7 @@
 
 use super::{CrowdParameters, CrowdRow};
 use crate::html::{self, plots};
+use crate::parameters::card;
 use anyhow::Result;
 
 pub fn page(parameters: &CrowdParameters, rows: &[CrowdRow], leads: &[String], notes: &[String]) -> Result<String> {
@@ -10,7 +11,14 @@ pub fn page(parameters: &CrowdParameters, rows: &[CrowdRow], leads: &[String], n
          at the end.",
         parameters.sqlite_version, parameters.connections_in, parameters.runs, parameters.run_order
     );
-    let mut out = html::begin("What several connections get done together", leads, &text, &parameters.unknown)?;
+    let made = card::made(
+        parameters.onewrite_version,
+        parameters.build,
+        (&parameters.made_at, &parameters.command),
+        &parameters.machine,
+    );
+    let mut out =
+        html::begin("What several connections get done together", leads, [&made, &text], &parameters.unknown)?;
     let mut workloads: Vec<&str> = rows.iter().map(|r| r.workload.as_str()).collect();
     workloads.dedup();
     for workload in workloads {
@@ -55,7 +63,7 @@ fn section(out: &mut String, workload: &str, rows: &[&CrowdRow]) -> Result<()> {
     let heads = heads.into_iter().chain(refused.then_some("refused %"));
     let of_lookups = ["p50 µs", "p99 µs", "writes/s beside"].into_iter().filter(|_| lookups);
     let heads: Vec<String> = heads.chain(of_lookups).chain(["log KiB"]).map(str::to_owned).collect();
-    let number = |v: Option<f64>, digits: usize| v.map_or(String::new(), |v| format!("{v:.digits$}"));
+    let number = |v: Option<f64>, digits: usize| v.map_or(String::new(), |v| html::number(Some(v), digits));
     let cells = |row: &CrowdRow| {
         let mark = if row.ratio.is_some_and(|r| !r.safe) { "~" } else { "" };
         let of_lookups =
@@ -68,11 +76,11 @@ fn section(out: &mut String, workload: &str, rows: &[&CrowdRow]) -> Result<()> {
             row.ratio_to_one.map_or(String::new(), |r| format!("{:.2}{}", r.median, if r.safe { "" } else { "~" })),
             number(Some(row.fairness), 2),
             number(Some(row.wait_ms_max), 1),
-            row.busy_seen.to_string(),
+            number(Some(row.busy_seen as f64), 0),
         ];
         cells.extend(refused.then(|| number(row.refused_percent, 1)));
         cells.extend(of_lookups.into_iter().filter(|_| lookups));
-        cells.push((row.log_bytes_max / 1024).to_string());
+        cells.push(number(Some((row.log_bytes_max / 1024) as f64), 0));
         cells
     };
     let lines: Vec<_> = rows.iter().map(|row| (Some(color(row)), cells(row))).collect();

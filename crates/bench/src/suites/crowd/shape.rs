@@ -107,7 +107,10 @@ impl SectionShape {
                     || [CrowdEngine::OnewriteLate, CrowdEngine::WalFullLate].contains(&engine)
             }
             CrowdPart::LongReader => [CrowdEngine::Onewrite, CrowdEngine::WalFull].contains(&engine),
-            CrowdPart::Writers => CrowdEngine::USUAL.contains(&engine) || engine == CrowdEngine::WalNormal,
+            CrowdPart::Writers => {
+                CrowdEngine::USUAL.contains(&engine)
+                    || [CrowdEngine::WalNormal, CrowdEngine::OnewriteNormal].contains(&engine)
+            }
             CrowdPart::Readers => CrowdEngine::USUAL.contains(&engine),
             CrowdPart::Concurrent => {
                 [CrowdEngine::Onewrite, CrowdEngine::OnewriteConcurrent, CrowdEngine::WalFull, CrowdEngine::WalNormal]

@@ -4,61 +4,79 @@ use super::CrowdRow;
 use super::engine::{BUSY, CrowdEngine};
 use super::shape::SectionShape;
 use super::worker::{VALUE_BYTES, WorkerKind};
+use crate::numbers::stats::Ratio;
 use crate::parameters::suite::CrowdPart;
-use comfy_table::{CellAlignment, Table, TableStyle};
+use crate::text::thousands;
+use comfy_table::{CellAlignment, ContentArrangement, Table, TableStyle};
 
-pub fn table(rows: &[CrowdRow]) -> Table {
+/// The columns of a table: the head of each, the text of a row, and whether few columns have it.
+type Column = (&'static str, fn(&CrowdRow) -> String, bool);
+
+const COLUMNS: [Column; 12] = [
+    ("per s", |r| r.rate(), true),
+    ("×\nWAL/\nFULL", |r| r.ratio.map_or("n/a".to_owned(), |of| marked(of.median, of.safe)), true),
+    ("±\n%", |r| r.ratio.filter(|of| of.confidence > 0.0).map_or("n/a".to_owned(), half_width), false),
+    ("× one", |r| r.ratio_to_one.map_or(String::new(), |of| marked(of.median, of.safe)), true),
+    ("slow\nest/\nmean", |r| format!("{:.2}", r.fairness), true),
+    ("long\nest\nms", |r| format!("{:.1}", r.wait_ms_max), true),
+    ("BUSY", |r| thousands(r.busy_seen as f64), true),
+    ("re\nfused\n%", |r| number(r.refused_percent, 1), false),
+    ("look\nup p50\nµs", |r| number(r.lookup_us_p50, 1), false),
+    ("look\nup\np99 µs", |r| number(r.lookup_us_p99, 1), true),
+    ("wr/s\nbeside", |r| r.writes_beside_per_s.map_or(String::new(), thousands), false),
+    ("log\nKiB", |r| thousands((r.log_bytes_max / 1024) as f64), true),
+];
+
+fn number(value: Option<f64>, digits: usize) -> String {
+    value.map_or(String::new(), |v| format!("{v:.digits$}"))
+}
+
+fn marked(ratio: f64, safe: bool) -> String {
+    format!("{ratio:.2}{}", if safe { "" } else { "~" })
+}
+
+fn half_width(ratio: Ratio) -> String {
+    format!("{:.0}", ratio.half_width_percent())
+}
+
+/// With all columns, or with those that fit into so many.
+pub fn table(rows: &[CrowdRow], columns: u16) -> String {
+    let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+    let all = drawn(rows, true);
+    if widest(&all) <= usize::from(columns) { all } else { drawn(rows, false) }
+}
+
+fn drawn(rows: &[CrowdRow], wide: bool) -> String {
     let mut t = Table::new();
     t.load_style(TableStyle::new());
-    t.set_header([
-        "",
-        "by",
-        "engine",
-        "per s",
-        "×\nWAL/FULL",
-        "±\n%",
-        "× one",
-        "slowest/\nmean",
-        "longest\nwait ms",
-        "BUSY",
-        "refused\n%",
-        "lookup\np50 µs",
-        "lookup\np99 µs",
-        "writes/s\nbeside",
-        "log KiB",
-    ]);
-    let number = |value: Option<f64>, digits: usize| value.map_or(String::new(), |v| format!("{v:.digits$}"));
-    let mut before = String::new();
+    t.set_content_arrangement(ContentArrangement::Disabled);
+    let shown = || COLUMNS.iter().filter(|(.., narrow)| wide || *narrow);
+    t.set_header(std::iter::once("").chain(shown().map(|(head, ..)| *head)));
+    // A name is longer than its column: it is put over the mark that is its row.
+    const NAME: &str = "#";
+    let (mut names, mut before) = (Vec::new(), String::new());
     for r in rows {
-        let name = format!("{} {}", r.workload, r.threads);
-        let first = name != before;
-        before = name;
-        let mark = if r.ratio.is_some_and(|ratio| !ratio.safe) { "~" } else { "" };
-        t.add_row([
-            if first { r.workload.clone() } else { String::new() },
-            if first { r.threads.to_string() } else { String::new() },
-            format!("{}/{}{}", r.engine, r.preset, if r.durable { "" } else { " *" }),
-            r.rate(),
-            r.ratio.map_or("n/a".to_owned(), |ratio| format!("{:.2}{mark}", ratio.median)),
-            r.ratio
-                .filter(|ratio| ratio.confidence > 0.0)
-                .map_or("n/a".to_owned(), |r| format!("{:.0}", r.half_width_percent())),
-            r.ratio_to_one.map_or(String::new(), |r| format!("{:.2}{}", r.median, if r.safe { "" } else { "~" })),
-            format!("{:.2}", r.fairness),
-            format!("{:.1}", r.wait_ms_max),
-            r.busy_seen.to_string(),
-            number(r.refused_percent, 1),
-            number(r.lookup_us_p50, 1),
-            number(r.lookup_us_p99, 1),
-            number(r.writes_beside_per_s, 0),
-            (r.log_bytes_max / 1024).to_string(),
-        ]);
+        let name = format!("{}, by {}", r.workload, r.threads);
+        if name != before {
+            t.add_row([NAME]);
+            names.push(name.clone());
+            before = name;
+        }
+        let engine = if wide { format!("{}/", r.engine) } else { String::new() };
+        let of = if !wide && r.engine == "onewrite" { "1w " } else { "" };
+        let label = format!(" {of}{engine}{}{}", r.preset, if r.durable { "" } else { " *" });
+        t.add_row(std::iter::once(label).chain(shown().map(|(_, text, _)| text(r))));
     }
     for (i, column) in t.column_iter_mut().enumerate() {
-        column.set_cell_alignment(if [0, 2].contains(&i) { CellAlignment::Left } else { CellAlignment::Right });
+        column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right });
         column.set_padding((0, 1));
     }
-    t
+    let mut names = names.into_iter();
+    let line = |line: String| match line.trim() {
+        NAME => names.next().unwrap_or_default(),
+        _ => line.trim_end().to_owned(),
+    };
+    t.lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 pub fn below(
@@ -71,7 +89,7 @@ pub fn below(
     let place = if place == WorkerKind::Threads { "a thread" } else { "a process" };
     let mut lines = vec![
         format!(
-            "by: connections, each in {place} of its own. Inserts are durable, autocommit, of {VALUE_BYTES} B at random \
+            "by: connections, each in {place} of its own; 1w: onewrite. Inserts are durable, autocommit, of {VALUE_BYTES} B at random \
              keys; medians of {runs} runs of {section_ms} ms a section. Everything acknowledged was found in the file."
         ),
         "slowest/mean: what the slowest connection got done by what they did on average. Longest wait and BUSY are of \
@@ -81,7 +99,11 @@ pub fn below(
         crate::numbers::stats::EXPLAINED.to_owned(),
     ];
     if engines.iter().any(|e| !e.is_durable() && shapes.iter().any(|s| s.is_for(*e))) {
-        lines.push("* not durable: a power cut may take the newest commits.".to_owned());
+        lines.push(
+            "* not durable: a power cut may take the commits since the last checkpoint, of onewrite since the last \
+             checkpoint, FULL commit or second of rest."
+                .to_owned(),
+        );
     }
     if shapes.iter().any(|s| s.part == CrowdPart::Concurrent) {
         lines.push(
@@ -111,4 +133,49 @@ pub fn below(
         lines.push("This is a debug build; measure with `cargo run --release`.".to_owned());
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn eighty_columns_are_enough() {
+        let row = |engine, preset, workload: &str| CrowdRow {
+            engine,
+            preset,
+            workload: workload.to_owned(),
+            threads: 16,
+            writers_beside: 4,
+            tx_per_s: 883_019.4,
+            tx_per_s_runs: vec![883_019.4],
+            tx_per_s_known: None,
+            ratio: Some(Ratio { median: 218.44, low: 1.0, high: 300.0, confidence: 0.9, safe: false }),
+            ratio_to_one: Some(Ratio { median: 10.25, low: 1.0, high: 300.0, confidence: 0.9, safe: false }),
+            refused_percent: Some(12.3),
+            durable: false,
+            fairness: 0.94,
+            wait_ms_max: 1234.5,
+            busy_seen: 12_345,
+            lookup_us_p50: Some(12.3),
+            lookup_us_p99: Some(1234.5),
+            writes_beside_per_s: Some(12_345.6),
+            log_bytes_max: 262_144 << 10,
+        };
+        let rows = [
+            row("onewrite", "log-concurrent", "insert and read, own tables"),
+            row("stock", "wal-full-late", "DB Bench: updates, overlapping"),
+        ];
+        let narrow = table(&rows, 80);
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        assert!(
+            narrow.contains("\nDB Bench: updates, overlapping, by 16\n 1w")
+                || narrow.contains("by 16\n wal-full-late *")
+        );
+        let wide = table(&rows, u16::MAX);
+        assert!(
+            wide.contains("onewrite/log-concurrent *") && wide.contains("12.3") && wide.contains("883,019~"),
+            "{wide}"
+        );
+    }
 }

@@ -40,6 +40,13 @@ pub enum WorkerStep {
     ItemUpdates { n: u64, overlapping: bool },
 }
 
+impl WorkerStep {
+    /// Whether it takes as long as it is told.
+    pub fn is_timed(&self) -> bool {
+        matches!(self, WorkerStep::Insert { .. } | WorkerStep::Lookup { .. } | WorkerStep::Think { .. })
+    }
+}
+
 /// The orders of a connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerOrder {

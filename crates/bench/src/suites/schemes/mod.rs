@@ -157,11 +157,13 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
         budget: free.then_some(BUDGET),
         counter: None,
         notes: Vec::new(),
+        failed: BTreeMap::new(),
     };
     let (samples, runs) = suite.measure(&figures, runs_asked)?;
     suite.report(files, &figures, &samples, runs, transactions)?;
-    drop(suite);
-    dir.close().context("removing the temporary directory")
+    let failed: Vec<String> = suite.failed.into_values().collect();
+    dir.close().context("removing the temporary directory")?;
+    if failed.is_empty() { Ok(()) } else { bail!("a part failed: {}", failed.join("; ")) }
 }
 
 struct SchemesSuite {
@@ -173,6 +175,8 @@ struct SchemesSuite {
     /// Where blocks are counted, once it was tried.
     counter: Option<Result<volume::Counter, ()>>,
     notes: Vec<String>,
+    /// By figure and cell, those that failed, with the reasons.
+    failed: BTreeMap<(usize, usize), String>,
 }
 
 /// By figure and cell, run by run.
@@ -182,7 +186,8 @@ impl SchemesSuite {
     fn measure(&mut self, figures: &[Figure], runs_asked: usize) -> Result<(Samples, usize)> {
         let mut samples: Samples = figures.iter().map(|f| vec![Vec::new(); f.cells.len()]).collect();
         let sections: usize = figures.iter().map(|f| f.cells.len()).sum();
-        let progress = Progress::new(runs_asked * sections);
+        let how_long = if self.budget.is_some() { "in at most two minutes" } else { "as long as it takes" };
+        let progress = Progress::new(runs_asked * sections, how_long);
         let mut longest = Duration::ZERO;
         let mut runs = 0;
         while runs < runs_asked {
@@ -204,11 +209,16 @@ impl SchemesSuite {
                     let left = (sections + 1).saturating_sub(progress.begun()).max(4) as u32;
                     let limit = self.budget.map(|b| 2 * b.saturating_sub(self.start.elapsed()) / left);
                     let seed = self.seed.wrapping_mul(1000).wrapping_add(runs as u64);
-                    if let Some(sample) = self.cell(cell, seed, limit, runs).context(what)? {
-                        samples[f][c].push(sample);
+                    if self.failed.contains_key(&(f, c)) {
+                        continue;
                     }
+                    let sample = self.cell(cell, seed, limit, runs);
                     if INTERRUPTED.load(Ordering::Relaxed) {
                         bail!("interrupted");
+                    }
+                    match sample {
+                        Ok(sample) => samples[f][c].extend(sample),
+                        Err(e) => drop(self.failed.insert((f, c), format!("{what}: {e:#}"))),
                     }
                 }
             }
@@ -216,6 +226,11 @@ impl SchemesSuite {
             runs += 1;
         }
         progress.done();
+        let failed: Vec<String> = self.failed.values().cloned().collect();
+        if samples.iter().flatten().all(Vec::is_empty) && !failed.is_empty() {
+            bail!("nothing was measured: {}", failed.join("; "));
+        }
+        self.notes.extend(failed.iter().map(|why| format!("failed, and not done again: {why}")));
         Ok((samples, runs))
     }
 
@@ -319,6 +334,8 @@ impl SchemesSuite {
         let cells = || figures.iter().flat_map(|f| &f.cells);
         let parameters = SchemesParameters {
             onewrite_version: env!("CARGO_PKG_VERSION"),
+            made_at: card::made_at(),
+            command: card::command(),
             build: if cfg!(debug_assertions) { "debug" } else { "release" },
             unknown: card::all_unknown(&machine, &BTreeMap::new()),
             machine,
@@ -334,7 +351,7 @@ impl SchemesSuite {
             notes: self.notes.iter().chain(&self.chosen.missing).cloned().collect(),
         };
         println!();
-        for line in card::lines(&parameters.short(), 118) {
+        for line in card::lines(&parameters.short(), crate::text::line(crate::text::columns())) {
             println!("{line}");
         }
         let page = || page::page(&parameters, figures, &values);
@@ -359,6 +376,8 @@ impl SchemesSuite {
 #[derive(Serialize)]
 struct SchemesParameters {
     onewrite_version: &'static str,
+    made_at: String,
+    command: String,
     build: &'static str,
     machine: Machine,
     sqlite: String,

@@ -4,6 +4,8 @@ use super::SchemesParameters;
 use super::figures::{Figure, FigureMetric};
 use super::table::{CellValue, distinct};
 use crate::html::{self, plots};
+use crate::numbers::stats::Ratio;
+use crate::parameters::card;
 use anyhow::Result;
 
 pub fn page(parameters: &SchemesParameters, figures: &[Figure], values: &[Vec<CellValue>]) -> Result<String> {
@@ -13,7 +15,13 @@ pub fn page(parameters: &SchemesParameters, figures: &[Figure], values: &[Vec<Ce
         parameters.sqlite, parameters.runs, parameters.transactions, parameters.run_order
     );
     let leads: Vec<String> = figures.iter().zip(values).filter_map(|(figure, values)| lead(figure, values)).collect();
-    let mut out = html::begin("Two papers, measured again", &leads, &text, &parameters.unknown)?;
+    let made = card::made(
+        parameters.onewrite_version,
+        parameters.build,
+        (&parameters.made_at, &parameters.command),
+        &parameters.machine,
+    );
+    let mut out = html::begin("Two papers, measured again", &leads, [&made, &text], &parameters.unknown)?;
     for (figure, values) in figures.iter().zip(values) {
         out.push_str(&format!("<h2>{}</h2>\n", html::escape(figure.title)));
         if figure.varies.is_empty() {
@@ -42,16 +50,20 @@ fn lead(figure: &Figure, values: &[CellValue]) -> Option<String> {
     let more_is_better = metric == FigureMetric::TxPerS;
     let at = |at: &str| -> Option<String> {
         let of = values.iter().filter(|v| v.at == at && v.metric == metric);
-        let mut all: Vec<(&str, f64)> = of.filter_map(|v| Some((v.engine.as_str(), v.median?))).collect();
+        let mut all: Vec<(&CellValue, f64)> = of.filter_map(|v| Some((v, v.median?))).collect();
         all.sort_by(|a, b| if more_is_better { b.1.total_cmp(&a.1) } else { a.1.total_cmp(&b.1) });
         // An engine that protects from nothing is there to be compared with, not to win.
-        let mut protecting = all.iter().filter(|(name, _)| !name.starts_with("off"));
+        let mut protecting = all.iter().filter(|(v, _)| !v.engine.starts_with("off"));
         let (best, value) = *protecting.next()?;
-        let reference = all.iter().find(|(name, _)| figure.reference.is_some_and(|r| r == *name && r != best));
-        let other = reference.or_else(|| protecting.next())?;
+        let is_reference = |v: &CellValue| figure.reference.is_some_and(|r| r == v.engine && r != best.engine);
+        let other = all.iter().find(|(v, _)| is_reference(v)).or_else(|| protecting.next())?;
         let by = if more_is_better { value / other.1 } else { other.1 / value };
+        // Counts are the same in every run; times are not.
+        let is_safe = best.runs.len() < 2 && !more_is_better
+            || Ratio::paired(&best.runs, &other.0.runs).is_some_and(|ratio| ratio.safe);
+        let mark = if is_safe { "" } else { "~" };
         let point = if at.is_empty() { String::new() } else { format!("{at}: ") };
-        Some(format!("{point}{best}, {by:.2} times {}", other.0))
+        Some(format!("{point}{}, {by:.2}{mark} times {}", best.engine, other.0.engine))
     };
     let points = distinct(values.iter().map(|v| v.at.as_str()));
     let each: Vec<String> = points.iter().filter_map(|point| at(point)).collect();

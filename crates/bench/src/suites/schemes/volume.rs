@@ -87,7 +87,7 @@ impl Counter {
                     log,
                     journal: (each(watch.during.bytes) / 1024.0 - database - log).max(0.0),
                     other: 0.0,
-                    writes: each(watch.during.writes),
+                    writes: each(watch.during.block_writes().unwrap_or(watch.during.requests)),
                     flushes: each(watch.during.flushes.unwrap_or(0)),
                 };
                 Ok((volume, timed))

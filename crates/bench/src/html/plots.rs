@@ -337,7 +337,7 @@ pub fn over_points(series: &[Vec<Option<f64>>], points: &[&str], (x_title, y_tit
 
 /// Whose bytes [`volume`] has: one picture has one meaning of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Bytes {
+enum VolumeBytes {
     /// Of the block trace, by their place.
     Traced,
     /// Of the device, with those that come once apart.
@@ -346,49 +346,49 @@ enum Bytes {
     Calls,
 }
 
-impl Bytes {
-    fn of(rows: &[&Row]) -> Bytes {
+impl VolumeBytes {
+    fn of(rows: &[&Row]) -> VolumeBytes {
         match rows {
-            _ if rows.iter().any(|r| r.blocks.is_some()) => Bytes::Traced,
-            _ if rows.iter().any(|r| r.kib_per_tx.is_some()) => Bytes::Device,
-            _ => Bytes::Calls,
+            _ if rows.iter().any(|r| r.blocks.is_some()) => VolumeBytes::Traced,
+            _ if rows.iter().any(|r| r.kib_per_tx.is_some()) => VolumeBytes::Device,
+            _ => VolumeBytes::Calls,
         }
     }
 }
 
 pub fn volume_title(rows: &[&Row]) -> &'static str {
-    match Bytes::of(rows) {
-        Bytes::Traced | Bytes::Device => "KiB that reached the device",
-        Bytes::Calls => "KiB handed to the kernel by write calls",
+    match VolumeBytes::of(rows) {
+        VolumeBytes::Traced | VolumeBytes::Device => "KiB that reached the device",
+        VolumeBytes::Calls => "KiB handed to the kernel by write calls",
     }
 }
 
 /// The names of the parts of [`volume`], in their colours' order.
 pub fn volume_parts(rows: &[&Row]) -> Vec<(usize, &'static str)> {
     let is_grown = || rows.iter().any(|r| r.kib_once_per_tx.is_some_and(|kib| kib > 0.0));
-    match Bytes::of(rows) {
-        Bytes::Traced => {
+    match VolumeBytes::of(rows) {
+        VolumeBytes::Traced => {
             let used = |i: usize| rows.iter().filter_map(|r| r.blocks).any(|b| b.kib()[i] > 0.0);
             let names = Part::ALL.map(Part::name).into_iter().chain(["left in the kernel's cache, written later"]);
             names.enumerate().filter(|(i, _)| used(*i)).collect()
         }
-        Bytes::Device if is_grown() => vec![(0, "by each commit"), (1, "once, for a log that grows")],
-        Bytes::Device => vec![(0, "all files, journal of the file system included")],
-        Bytes::Calls => vec![(0, "database"), (1, "journal or log")],
+        VolumeBytes::Device if is_grown() => vec![(0, "by each commit"), (1, "once, for a log that grows")],
+        VolumeBytes::Device => vec![(0, "all files, journal of the file system included")],
+        VolumeBytes::Calls => vec![(0, "database"), (1, "journal or log")],
     }
 }
 
 /// Bytes per transaction. `None` where nothing is known.
 pub fn volume(rows: &[&Row], label: impl Fn(&Row) -> String) -> Result<Option<String>> {
-    let bytes = Bytes::of(rows);
+    let bytes = VolumeBytes::of(rows);
     let bar = |row: &&Row| {
         let parts = match bytes {
-            Bytes::Traced => row.blocks?.kib().into_iter().zip(IO).collect(),
-            Bytes::Device => {
+            VolumeBytes::Traced => row.blocks?.kib().into_iter().zip(IO).collect(),
+            VolumeBytes::Device => {
                 let (kib, once) = (row.kib_per_tx?, row.kib_once_per_tx.unwrap_or(0.0));
                 [(kib - once).max(0.0), once.min(kib)].into_iter().zip(IO).collect()
             }
-            Bytes::Calls => {
+            VolumeBytes::Calls => {
                 let (database, log) = row.kib_database_per_tx.zip(row.kib_log_per_tx)?;
                 [database, log].into_iter().zip(IO).collect()
             }

@@ -523,10 +523,31 @@ fn a_picture_to_share_says_how_it_was_made() {
         "prefers-color-scheme: dark",
         "UTC",
         "Linux ",
-        "onewrite bench --rows 20 --transactions 10 --runs 2 --workload insert --svg cost.svg",
+        "onewrite bench --rows 20 --transactions 10 --runs 2 --workload insert",
     ] {
         assert!(svg.contains(word) || text.contains(word), "{word} is missing in {svg}");
     }
     let output = onewrite(dir.path(), &["bench", "--suite", "threads", "--svg", "cost.svg"]);
     assert!(said(&output).contains("--svg would change nothing"), "{}", said(&output));
+}
+
+#[test]
+fn a_section_that_fails_ends_only_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let sql = "CREATE TABLE t(a UNIQUE);\n-- measure\nINSERT INTO t VALUES(1);\nINSERT INTO t VALUES(1);\n";
+    std::fs::write(dir.path().join("twice.sql"), sql).unwrap();
+    let only = ["--only", "stock/truncate", "--workload", "insert", "--workload", "replay"];
+    let output = bench(dir.path(), &[&only[..], &["--replay", "twice.sql", "--json", "out.json"]].concat());
+    let text = said(&output);
+    assert!(!output.status.success() && text.contains("a part failed: stock/truncate replay, run 1"), "{text}");
+    assert!(
+        text.contains("INSERT") && text.contains("Note: failed, and not done again: stock/truncate replay"),
+        "{text}"
+    );
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("out.json")).unwrap()).unwrap();
+    let runs: Vec<_> =
+        json["results"].as_array().unwrap().iter().map(|r| r["tx_per_s_runs"].as_array().unwrap().len()).collect();
+    assert_eq!(runs, [2], "{json}");
+    let output = bench(dir.path(), &[&only[..], &["--replay", "absent.sql"]].concat());
+    assert!(said(&output).contains("--replay absent.sql") && !said(&output).contains("run 1"), "{}", said(&output));
 }

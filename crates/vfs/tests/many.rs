@@ -45,12 +45,10 @@ fn tell(mut to: &File, processes: usize) {
 fn wait(mut on: &File, processes: usize) {
     for _ in 0..processes {
         let mut ready = libc::pollfd { fd: on.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let patience = 2 * WAITS.as_millis() as libc::c_int;
         // SAFETY: one entry, of this call.
-        assert_eq!(
-            unsafe { libc::poll(&raw mut ready, 1, 2 * WAITS.as_millis() as libc::c_int) },
-            1,
-            "a process failed"
-        );
+        let count = unsafe { libc::poll(&raw mut ready, 1, patience) };
+        assert_eq!(count, 1, "a process failed");
         on.read_exact(&mut [0]).unwrap();
     }
 }

@@ -156,10 +156,21 @@ impl ProcessWords {
 
     /// The process's block, and its slot's place and bell there. `None`: unknown memory.
     fn slot(&self, process: usize) -> Option<(&Words, usize, usize)> {
+        self.slot_in(self.0.to_write(), process)
+    }
+
+    /// With `here` as block 0.
+    fn slot_in<'a>(&'a self, here: &'a Words, process: usize) -> Option<(&'a Words, usize, usize)> {
         let Some((block, n)) = further(process) else {
-            return Some((self.0.to_write(), AT_SLOTS + process * SLOT_WORDS, process));
+            return Some((here, AT_SLOTS + process * SLOT_WORDS, process));
         };
         Some((self.1.block(block)?, n * SLOT_WORDS, n))
+    }
+
+    /// As others wrote it, also for one that may only read.
+    fn word_seen(&self, process: usize, word: usize) -> Option<u64> {
+        let (block, at, _) = self.slot_in(&self.0, process)?;
+        block.longs.get(at + word).map(|word| word.load(SeqCst))
     }
 
     fn slot_word(&self, process: usize, word: usize) -> Option<&AtomicU64> {
@@ -602,25 +613,25 @@ impl ProcessWords {
 
     /// The process in a slot, dead or alive.
     pub fn tag(&self, process: usize) -> ProcessTag {
-        let known = self.reach(process).ok().and_then(|()| self.slot_word(process, IN_SLOT_TAG));
-        known.map_or(ProcessTag::UNKNOWN, |word| ProcessTag(word.load(SeqCst)))
+        let known = self.reach(process).ok().and_then(|()| self.word_seen(process, IN_SLOT_TAG));
+        known.map_or(ProcessTag::UNKNOWN, ProcessTag)
     }
 
     /// When the oldest snapshot of a process was taken, in seconds of the system's clock. It counts
     /// while the process has a snapshot.
     pub fn snapshot_since(&self, process: usize) -> u32 {
-        self.since(process).map_or(0, |since| since.load(Relaxed))
+        self.since(&self.0, process).map_or(0, |since| since.load(Relaxed))
     }
 
     pub fn set_snapshot_since(&self, process: usize, seconds: u32) {
         // Others' words are in the same cache line.
-        if let Some(since) = self.since(process).filter(|since| since.load(Relaxed) != seconds) {
+        if let Some(since) = self.since(self.0.to_write(), process).filter(|since| since.load(Relaxed) != seconds) {
             since.store(seconds, Relaxed);
         }
     }
 
-    fn since(&self, process: usize) -> Option<&AtomicU32> {
-        let (block, _, n) = self.slot(process)?;
+    fn since<'a>(&'a self, here: &'a Words, process: usize) -> Option<&'a AtomicU32> {
+        let (block, _, n) = self.slot_in(here, process)?;
         let times = if further(process).is_some() { SLOTS_A_BLOCK } else { SNAPSHOT_SINCE };
         block.shorts.get(times + n)
     }
@@ -687,8 +698,7 @@ impl ProcessWords {
         if self.reach(process).is_err() {
             return Pins { exact: Vec::new(), floor: Some(Tid(0)) };
         }
-        let word = |word| self.slot_word(process, word).map(|word| word.load(SeqCst));
-        let read = |at| word(at).filter(|tid| *tid != NONE).map(Tid);
+        let read = |at| self.word_seen(process, at).filter(|tid| *tid != NONE).map(Tid);
         Pins { exact: (0..PINS).filter_map(|n| read(IN_SLOT_PINS + n)).collect(), floor: read(IN_SLOT_FLOOR) }
     }
 }

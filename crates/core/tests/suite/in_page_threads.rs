@@ -1,5 +1,5 @@
-//! Threads that write one database of an in-page scheme share flushes. After a power cut everything
-//! acknowledged or seen is there, whole, in place or through the log (invariants I1, I4).
+//! Threads under an in-page scheme share flushes. After a power cut everything acknowledged or seen
+//! is there, whole, in place or through the log (invariants I1, I4).
 
 use crate::common::slow;
 
@@ -12,7 +12,6 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 
 const PAGE: usize = 512;
-/// Header, counter, and pages of transactions.
 const PAGES: u64 = 40;
 const CELL: usize = PAGE - 32 - 100;
 
@@ -21,12 +20,10 @@ fn pages_of(n: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |i| 3 + (n.wrapping_mul(7919) + i) % (PAGES - 2))
 }
 
-/// No gap for undo records: single transactions, and several in a row.
 fn is_full(n: u64) -> bool {
     n % 10 == 3 || n % 100 >= 96
 }
 
-/// Every fifth adds a page; now and then all added ones are cut off.
 fn size_after(n: u64) -> u64 {
     PAGES + n % 50 / 5
 }
@@ -197,7 +194,6 @@ fn threads_that_write_in_place_share_flushes_and_lose_nothing_to_a_power_cut() {
         (0..8).for_each(|seed| run(seed, scheme, gc, &mut ways));
         let Ways { in_place, records, flushes: done } = ways;
         assert!(in_place > 50 && records > 5, "{scheme}: {in_place} in place, {records} records");
-        // Then each record is flushed, too.
         assert!(gc == "eager" || done < flushes * in_place, "{scheme}: {done} flushes for {in_place} transactions");
     }
 }

@@ -77,7 +77,6 @@ fn lengthened(options: &[(&str, &str)], big: bool) -> SimDisk {
     try_fill(&mut c, PAGES, 1).unwrap();
     let last = if big { u64::from(PAGES) } else { 2 };
     write_and_sync(&mut c, &(1..last).map(|n| (n, filled(n, PAGES, 2))).collect::<Vec<_>>());
-    // Of a big one, the log's flush is the last operation.
     if big {
         sim.stop_after(2);
     }
@@ -105,7 +104,6 @@ fn an_open_reads_what_the_log_says_and_not_how_long_it_is() {
         };
         let last = u64::from(PAGES) - 1;
         assert_eq!((read(&mut c, 1), read(&mut c, last)), (2, if big { 2 } else { 1 }), "{options:?}");
-        // Images go to the log's end by its slot.
         write(&mut c, &(1..PAGES.into()).map(|n| (n, filled(n, PAGES, 3))).collect::<Vec<_>>());
         c.close().unwrap();
         let moved = counting.moved.load(Ordering::Relaxed);

@@ -46,8 +46,6 @@ fn each_of_a_thousand_processes_has_its_slot() {
     assert_eq!(slots, (0..PROCESSES).collect::<Vec<_>>());
     let refused = joined(&disk).map(drop);
     assert!(matches!(refused, Err(Error::Busy(why)) if why.contains("in 1024 processes")));
-    // The last one waits for its turn until the first, which never looked at its slot, passes it
-    // on.
     let (first, last) = (&members[0], &members[PROCESSES - 1]);
     let far = Duration::from_secs(60);
     std::thread::scope(|scope| {
@@ -69,7 +67,6 @@ fn the_file_of_slots_is_made_for_those_that_need_it() {
     assert!(!disk.exists(&slots_file()).unwrap());
     members.push(joined(&disk).unwrap());
     assert!(disk.exists(&slots_file()).unwrap());
-    // A process that finds another file under its name uses it for nothing.
     disk.remove(&slots_file()).unwrap();
     let other = disk.open(&slots_file(), OpenMode::Create).unwrap();
     other.set_len(1 << 20).unwrap();
@@ -105,13 +102,11 @@ fn a_checkpoint_reads_no_slot_of_a_silent_process() {
     }
 }
 
-/// The dead hold no slot for ever, and no snapshot.
 #[test]
 fn slots_of_the_dead_are_given_again() {
     let (disk, mut members) = full();
     for member in members.drain(100..150) {
         member.announce_unseen(Tid(5));
-        // As a killed process: only its locks go.
         drop(member);
     }
     let pins = with_turn(&members[0], || members[0].pins_of_others().unwrap());

@@ -33,6 +33,7 @@ use crate::disk::{Disk, DiskFile, LockKind, system};
 use crate::log::file::{LogCursor, LogFile};
 use crate::log::slot::Slot;
 
+/// Another process counts as a writer for this long.
 const BESIDE: Duration = Duration::from_millis(20);
 
 const ASKS_AGAIN: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(50));
@@ -567,6 +568,7 @@ impl Member {
     pub fn take(&self, hold: impl Into<Hold>, deadline: &Deadline, kept: Option<Duration>) -> Result<TakeResult> {
         let hold = hold.into();
         let firm = hold == Hold::Busy;
+        // A thread that waits for another process's turn holds it.
         let local = self.local.try_lock().or_else(|| self.local.try_lock_until(deadline.at()));
         let Some(mut local) = local else { return Ok(TakeResult::Not) };
         // Joins our turn if it is in order and others have not waited too long.

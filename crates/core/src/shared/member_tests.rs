@@ -76,6 +76,7 @@ fn nobody_goes_on_while_what_others_wrote_is_not_in_order() {
     assert!(!member.is_busy());
 }
 
+/// A commit that waited for those that wait for its turn would wait for ever.
 #[test]
 fn a_turn_is_joined_though_others_wait_for_it() {
     let [other, member] = two();

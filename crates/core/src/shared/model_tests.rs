@@ -49,6 +49,7 @@ impl Reader {
             }
             6 => self.read = self.found.unwrap_or(w.home),
             7 if !w.words.same_epoch(self.epoch) => self.at = 3,
+            // An older state is right, for the page table has the rest.
             8 if self.read > self.snapshot => {
                 return Err(format!("snapshot {} reads the image of {}", self.snapshot, self.read));
             }

@@ -127,6 +127,7 @@ impl World {
         go(&|world| world.ships(words, without));
         go(&|world| world.is_owner = false);
         if let (Shipper::Pinned(_), 0) = (self.shipper, self.failures) {
+            // The store is away, or only its answer is lost.
             for arrives in [false, true] {
                 go(&|world| {
                     if arrives {

@@ -46,6 +46,8 @@ fn each_of_a_thousand_processes_has_its_slot() {
     assert_eq!(slots, (0..PROCESSES).collect::<Vec<_>>());
     let refused = joined(&disk).map(drop);
     assert!(matches!(refused, Err(Error::Busy(why)) if why.contains("in 1024 processes")));
+    // The last one waits for its turn until the first, which never looked at its slot, passes it
+    // on.
     let (first, last) = (&members[0], &members[PROCESSES - 1]);
     let far = Duration::from_secs(60);
     std::thread::scope(|scope| {
@@ -67,6 +69,7 @@ fn the_file_of_slots_is_made_for_those_that_need_it() {
     assert!(!disk.exists(&slots_file()).unwrap());
     members.push(joined(&disk).unwrap());
     assert!(disk.exists(&slots_file()).unwrap());
+    // A process that finds another file under its name uses it for nothing.
     disk.remove(&slots_file()).unwrap();
     let other = disk.open(&slots_file(), OpenMode::Create).unwrap();
     other.set_len(1 << 20).unwrap();

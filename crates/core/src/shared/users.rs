@@ -33,12 +33,17 @@ pub struct DatabaseUser {
     pub attached: Option<Duration>,
     /// It has had the writer's place for so long.
     pub writing: Option<Duration>,
-    /// As far as they are counted (8).
+    /// Its open snapshots, as far as they are counted (8).
     pub snapshots: u64,
+    /// Since it took the oldest one.
     pub snapshot: Option<Duration>,
+    /// Transactions that the oldest one does not see.
     pub behind: Option<u64>,
+    /// It sends commits to the store.
     pub ships: bool,
+    /// It lets no other process use the log.
     pub is_alone: bool,
+    /// Its locks on the database file, in SQLite's words.
     pub locks: Vec<&'static str>,
 }
 
@@ -57,11 +62,12 @@ impl DatabaseUser {
         }
     }
 
+    /// Whether it may keep the file from being plain, or keep another process waiting.
     pub fn is_in_the_way(&self) -> bool {
         !matches!(self.activity(), "idle" | "open")
     }
 
-    /// For `PRAGMA onewrite_who`.
+    /// Name and value of each fact, for `PRAGMA onewrite_who`.
     pub fn facts(&self) -> Vec<(&'static str, String)> {
         let seconds = |time: Option<Duration>| time.map_or(String::new(), |time| format!("{:.1}", time.as_secs_f64()));
         let number = |number: Option<u64>| number.map_or(String::new(), |number| number.to_string());

@@ -58,9 +58,9 @@ impl Deref for Image {
 #[derive(Clone)]
 pub enum ImageLocation {
     Memory(Image),
-    /// Streamed into the log.
+    /// Streamed into the log: file and byte position.
     Log(Arc<dyn DiskFile>, u64),
-    /// Kept for a snapshot in a temporary file.
+    /// Kept for a snapshot in a temporary file: file and byte position.
     Kept(Arc<dyn DiskFile>, u64),
     /// Not made yet: recovered changes.
     Unmade(ChangeChain),
@@ -155,6 +155,7 @@ struct Layer {
     tid: Tid,
     streamed: Streamed,
     log: Arc<dyn DiskFile>,
+    /// Where the images end in the log, index included, in bytes.
     end: u64,
 }
 

@@ -199,6 +199,7 @@ const LONG: Duration = Duration::from_secs(3600);
 
 struct Media {
     bytes: sync::Mutex<(Vec<u8>, Vec<u8>)>,
+    /// Until they fail, and whether one has.
     failing: sync::Mutex<(Option<u32>, bool)>,
 }
 

@@ -533,6 +533,7 @@ fn copies_of_two_moments_with_a_checkpoint_between() {
             moments.push(first.copy());
         }
     }
+    // Newest transaction and checkpoints of each copy.
     let told = [(2, 0), (3, 0), (3, 1), (4, 1), (5, 1), (5, 2)];
     for (home, (_, brought)) in moments.iter().zip(told) {
         for (log, (newest, given_up)) in moments.iter().zip(told) {

@@ -220,6 +220,7 @@ fn session_with_records(disk: &SimDisk) -> Option<u64> {
     (log.scan(&newest, |_| Ok(())).unwrap().records > 0).then_some(newest.session)
 }
 
+/// One for log, slot, mark and record; one to bring everything home.
 #[test]
 fn a_session_that_follows_another_flushes_twice() {
     let disk = SimDisk::new(SimConfig::default());

@@ -20,6 +20,7 @@ fn pages_of(n: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |i| 3 + (n.wrapping_mul(7919) + i) % (PAGES - 2))
 }
 
+/// No gap for undo records: single transactions, and several in a row.
 fn is_full(n: u64) -> bool {
     n % 10 == 3 || n % 100 >= 96
 }
@@ -194,6 +195,7 @@ fn threads_that_write_in_place_share_flushes_and_lose_nothing_to_a_power_cut() {
         (0..8).for_each(|seed| run(seed, scheme, gc, &mut ways));
         let Ways { in_place, records, flushes: done } = ways;
         assert!(in_place > 50 && records > 5, "{scheme}: {in_place} in place, {records} records");
+        // Then each record is flushed, too.
         assert!(gc == "eager" || done < flushes * in_place, "{scheme}: {done} flushes for {in_place} transactions");
     }
 }

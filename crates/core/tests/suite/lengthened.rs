@@ -77,6 +77,7 @@ fn lengthened(options: &[(&str, &str)], big: bool) -> SimDisk {
     try_fill(&mut c, PAGES, 1).unwrap();
     let last = if big { u64::from(PAGES) } else { 2 };
     write_and_sync(&mut c, &(1..last).map(|n| (n, filled(n, PAGES, 2))).collect::<Vec<_>>());
+    // Of a big one, the log's flush is the last operation.
     if big {
         sim.stop_after(2);
     }

@@ -441,6 +441,7 @@ fn a_removed_log_gets_no_commit() {
         let killed = pair.copy();
         newest(&mut open(&killed.home, &[])).unwrap()
     };
+    // In a burst of commits one each millisecond asks.
     let pause = || std::thread::sleep(std::time::Duration::from_millis(5));
     let mut c = open(&pair.home, &[]);
     commit(&mut c, 1);

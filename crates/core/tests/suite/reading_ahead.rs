@@ -157,6 +157,7 @@ proptest! {
         let mut newest = vec![0; PAGES as usize];
         let mut version = 0;
         reader.lock(LockLevel::Shared).unwrap();
+        // A reader of the plain file would delay the mark.
         reader.unlock(LockLevel::None).unwrap();
         write(&mut writer, &versioned(1..2, 0));
         reader.lock(LockLevel::Shared).unwrap();

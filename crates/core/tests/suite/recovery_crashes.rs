@@ -41,6 +41,7 @@ fn crashed(pages: u64) -> SimDisk {
     }
     c.prepare(None).unwrap();
     c.sync().unwrap();
+    // The cut is between the commit's flush and the checkpoint of a big transaction.
     disk.stop_after(if pages > 16 { 2 } else { 1 });
     let _ = c.commit();
     std::mem::forget(c);
@@ -157,6 +158,7 @@ fn flushes(disk: &SimDisk) -> u64 {
 fn what_words_do_not_tell_is_flushed() {
     let killed = killed(5, &[]);
     assert_eq!(flushes(&killed.survive()), 0);
+    // Poison, generation, start, file, flushed, written, flusher, commits that wait for a store.
     for word in [3, 4, 11, 12, 25, AT_WRITTEN, 28, 40] {
         for change in [1, u64::MAX] {
             let disk = killed.survive();
@@ -321,6 +323,7 @@ fn what_was_shown_stays() {
 /// The same, after a power cut that takes the transaction before (rule OneNumberOneState).
 #[test]
 fn a_record_that_a_power_cut_left_behind_stays_lost() {
+    // Of two records in own blocks, one can be lost alone.
     let options = [("psow", "0")];
     let (disk, mut c) = used(3, &options);
     c.note_synchronous("normal");

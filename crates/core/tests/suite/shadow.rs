@@ -181,6 +181,7 @@ fn what_fails_on_the_way_to_other_options_poisons() {
     for op in [Op::Sync, Op::Exchange, Op::SyncDir] {
         let disk = disk();
         let mut c = open(&disk);
+        // After an even number of exchanges and the trial, the second file has the name.
         (1..=2).for_each(|n| try_commit(&mut c, n).unwrap());
         disk.fail_nth(op, 1, io::ErrorKind::Other);
         c.pragma("scheme", Some("log")).unwrap().unwrap_err();
@@ -198,6 +199,7 @@ fn what_fails_on_the_way_to_other_options_poisons() {
 #[test]
 fn a_disk_without_room_for_two_files_is_said_to_be_full_and_nothing_is_lost() {
     let disk = disk();
+    // Database, log, and two pages of three.
     disk.set_capacity((64 << 10) + (3 + 2) * PAGE as u64);
     let mut c = open(&disk);
     for _ in 0..2 {

@@ -107,6 +107,7 @@ fn what_a_power_cut_brings_back_goes_with_the_next_session() {
 /// The last close's zeros are clean in the cache alone.
 #[test]
 fn zeros_whose_flush_failed_are_written_again() {
+    // `log` flushes its session with the first record, `dash` by itself.
     for scheme in ["log", "dash"] {
         let mut failed = 0;
         for nth in 1..5 {

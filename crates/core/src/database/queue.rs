@@ -50,7 +50,6 @@ pub enum TurnClaim {
     Thinks(Duration),
 }
 
-/// An idle firm holder.
 const KEEPS: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, Debug)]
@@ -89,7 +88,6 @@ struct Holder {
     claim: TurnClaim,
     ticket: Ticket,
     turn: u64,
-    /// When it got the place and went on.
     since: Instant,
     processor: Option<usize>,
 }
@@ -133,7 +131,6 @@ enum Look {
     Has,
     Sleep,
     Nap,
-    /// The slice is over.
     Spin,
 }
 
@@ -227,14 +224,12 @@ impl QueueState {
         }
     }
 
-    /// Returns the waiter to call.
     fn leave(&mut self, at: usize) -> Option<Arc<TurnWaiter>> {
         self.waiting.remove(at);
         let next = self.waiting.front().filter(|_| self.holder.is_none())?;
         (!next.is_called.swap(true, Relaxed)).then(|| next.clone())
     }
 
-    /// Returns the waiter to call.
     fn hand_over(&mut self, now: Instant) -> Option<Arc<TurnWaiter>> {
         (self.holder, self.run) = (None, None);
         self.handed_over = Some(now);

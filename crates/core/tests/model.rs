@@ -1,6 +1,5 @@
-//! The writer's place, publication, the change of leaders and the bits of processes with snapshots
-//! under a model checker: the same sources, compiled against locks whose interleavings it chooses.
-//! It also finds deadlocks and lost wake-ups.
+//! The concurrent parts under a model checker: the same sources, compiled against locks whose
+//! interleavings it chooses. It also finds deadlocks and lost wake-ups.
 
 #[path = "../src/log/frontier.rs"]
 mod frontier;
@@ -198,7 +197,6 @@ const BLOCK: usize = 3 * RECORD;
 const BESIDE: u64 = 1 << 10;
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A power cut leaves the flushed bytes.
 struct Media {
     bytes: sync::Mutex<(Vec<u8>, Vec<u8>)>,
     /// Until they fail, and whether one has.
@@ -266,7 +264,6 @@ impl DiskFile for Media {
         Ok(())
     }
 
-    /// Of bytes written before it began.
     fn sync(&self) -> std::io::Result<()> {
         let now = self.bytes.lock().0.clone();
         sync::thread::yield_now();
@@ -298,7 +295,6 @@ impl DiskFile for Media {
 
 struct Model {
     inner: sync::Mutex<Inner>,
-    /// Begun by the holders of the place.
     writer: sync::Mutex<u64>,
     queue: WriterQueue,
     group: Group,
@@ -343,7 +339,6 @@ impl Model {
         Arc::new(Model { inner, writer, queue: WriterQueue::default(), group, media })
     }
 
-    /// False once the database is poisoned.
     fn commit(&self, me: ConnectionId) -> bool {
         let mut rng = shuttle::rand::thread_rng();
         if rng.r#gen() {

@@ -95,7 +95,6 @@ impl CacheVersion {
         self.cached.is_unknown = true;
     }
 
-    /// The pages that SQLite may have, if known.
     pub fn pages(&self) -> Option<&FxHashSet<PageNo>> {
         (!self.cached.is_unknown).then_some(&self.cached.pages)
     }

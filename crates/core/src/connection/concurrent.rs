@@ -56,7 +56,6 @@ impl Connection {
             && self.db.inner.lock().phase == Phase::Live
     }
 
-    /// Whether SQLite must unlock before it writes again.
     pub(super) fn has_merged(&self) -> bool {
         matches!(self.looked(), Some(ReadSet { stage: OptimisticStage::Merged(_) | OptimisticStage::Committed(_), .. }))
     }
@@ -165,7 +164,6 @@ impl Connection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnPage1 {
     Counters,
-    /// Counters and so many added pages.
     Added(u32),
     More,
 }

@@ -35,7 +35,6 @@ const TENTATIVE_WAIT: Duration = Duration::from_millis(10);
 const FIRM_WAIT: Duration = Duration::from_millis(30);
 /// The same for a holder inside of onewrite: a checkpoint is over soon.
 const INSIDE_WAIT: Duration = Duration::from_millis(100);
-/// Wait for another process's turn before a snapshot is tried again.
 const TURN_WAIT: Duration = Duration::from_millis(200);
 /// How long a process that begins to use the log may keep others out.
 const MARK_WAIT: Duration = Duration::from_millis(50);
@@ -118,7 +117,6 @@ impl Connection {
         pinned
     }
 
-    /// Whether an explicit transaction begins that probably writes, perhaps after it has read.
     fn will_write(&self) -> bool {
         if !self.said.explicit || self.db.read_only || self.habit.reads_only {
             return false;
@@ -128,7 +126,6 @@ impl Connection {
         own.or_else(of_database).unwrap_or_else(|| self.habit.has_written())
     }
 
-    /// Learns from an explicit transaction that ends.
     fn learn(&mut self) {
         if !std::mem::take(&mut self.said.explicit) {
             return;
@@ -200,7 +197,6 @@ impl Connection {
         if self.waits.is_retry() { Duration::ZERO } else { Duration::from_millis(self.busy_ms) }
     }
 
-    /// `deadline`: none at the first call.
     fn is_over(&self, deadline: &mut Option<Instant>) -> bool {
         let now = Instant::now();
         now >= *deadline.get_or_insert_with(|| now + MARK_WAIT.min(self.patience()))
@@ -329,7 +325,6 @@ impl Connection {
         self.pin(&mut inner, has_place)
     }
 
-    /// Pins although others' checkpoints overtake it, or the store may lack something.
     fn pin_patiently(&mut self) -> Result<()> {
         let db = self.db.clone();
         let deadline = Instant::now() + self.patience();
@@ -452,7 +447,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether this connection may commit, as far as the store is concerned.
     fn check_commits(&self, ship: Ship) -> Result<()> {
         match ship {
             Ship::Fenced if !self.ships => Err(Error::ReadOnly(format!(
@@ -597,7 +591,6 @@ impl Connection {
         entered
     }
 
-    /// Whether another process still keeps the place.
     fn others_keep(&self, kept: Duration) -> Result<bool> {
         if !self.waits.is_retry() {
             return Ok(false);
@@ -700,7 +693,6 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the log can take its record, as known before SQLite names the files.
     fn may_prepare(&self) -> bool {
         prepares(&self.db, &self.db.inner.lock()) && !self.db.spans_aside.load(Ordering::Relaxed)
     }

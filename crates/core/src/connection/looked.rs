@@ -23,7 +23,6 @@ pub(super) enum OptimisticStage {
     Committed(OwnPages),
 }
 
-/// Pages as SQLite knows them, and the file's length in bytes.
 pub(super) struct OwnPages {
     pub(super) pages: FxHashMap<PageNo, Image>,
     pub(super) file_bytes: u64,
@@ -46,7 +45,6 @@ impl ReadSet {
         };
     }
 
-    /// After a merge, the image of a page that SQLite reads.
     pub(super) fn read(&self, page: PageNo) -> Option<&Image> {
         match &self.stage {
             OptimisticStage::Apart | OptimisticStage::Ordinary => None,

@@ -131,7 +131,6 @@ impl Role {
         }
     }
 
-    /// There is none aside, where it reads the file.
     pub(super) fn snapshot(&self) -> Option<&Arc<State>> {
         self.pinned().filter(|_| !self.is_aside()).map(|reader| &reader.state)
     }
@@ -185,7 +184,6 @@ impl Role {
         }
     }
 
-    /// Writer → Reader.
     pub(super) fn end_txn(&mut self) -> Option<Txn> {
         let Role::Writer(WriteTransaction { reader, .. }) = self else { return None };
         let reader = ReadTransaction { state: reader.state.clone(), looked: reader.looked.take(), ..*reader };
@@ -200,14 +198,12 @@ impl Role {
         *self = Role::Aside(Passthrough { reader: self.take_reader(), journal });
     }
 
-    /// It neither commits nor comes back.
     pub(super) fn give_up(&mut self) {
         if matches!(self, Role::Writer(_) | Role::Aside(_)) {
             *self = self.take_reader().map_or(Role::Lost, Role::Reader);
         }
     }
 
-    /// The VFS below serves from here on.
     pub(super) fn go_below(&mut self) {
         *self = Role::Below(self.take_reader());
     }

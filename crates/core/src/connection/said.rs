@@ -59,7 +59,6 @@ pub(super) struct Habit {
     /// `locking_mode=exclusive` it does not, and attached databases are not told.
     pub(super) returns_lock: bool,
     pub(super) has_pinned: bool,
-    /// Its explicit transactions.
     pub(super) tends: Tendency,
     /// More than the first page was read under this lock.
     pub(super) has_read: bool,
@@ -125,7 +124,6 @@ impl Habit {
         self.in_a_row >= SURE_WRITER
     }
 
-    /// Whether the last transaction wrote.
     pub(super) fn has_written(&self) -> bool {
         self.in_a_row > 0
     }

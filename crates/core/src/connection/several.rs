@@ -162,7 +162,6 @@ impl Connection {
         cancel(&all)
     }
 
-    /// SQLite unlocks without a commit or rollback.
     pub(super) fn finish_several(&mut self) -> Result<()> {
         if !self.is_undecided() {
             return Ok(());

@@ -29,7 +29,6 @@ pub(super) struct Waits {
     pub(super) upgrades: bool,
     /// The last BUSY was for the caller to ask.
     pub(super) asks: Option<Asks>,
-    /// The handler will not wait any longer.
     pub(super) is_last: bool,
 }
 
@@ -62,7 +61,6 @@ impl Waits {
         self.busy_at.is_some()
     }
 
-    /// Whether the busy handler was probably asked.
     pub(super) fn is_retry(&self) -> bool {
         self.busy_at.is_some_and(|at| at.elapsed() < RETRY)
     }

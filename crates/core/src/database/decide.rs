@@ -73,7 +73,7 @@ impl Database {
         Ok(found)
     }
 
-    /// Erases the record, durable. An error poisons.
+    /// Durable. An error poisons.
     pub fn cancel(&self) -> Result<()> {
         let mut undecided = self.undecided.lock();
         let Some(prepared) = &*undecided else { return Ok(()) };

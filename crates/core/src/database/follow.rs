@@ -156,7 +156,6 @@ fn place_in_ring(member: &Member, slot: &Slot, tid: Tid) -> Result<Option<LogCur
     Ok(Some(cursor))
 }
 
-/// Readers do not see the record yet.
 pub fn apply(
     db: &Database,
     member: &Member,

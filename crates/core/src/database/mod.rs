@@ -107,14 +107,13 @@ pub struct DatabaseState {
     pub recovers: bool,
     /// `None` while this process is alone.
     pub member: Option<Arc<Member>>,
-    /// This process has held PENDING since it marked home alone (rule StockKeptOut).
+    /// Since this process marked home alone (rule StockKeptOut).
     pub kept_stock_out: bool,
     /// The transaction that made home's content at the mark, else [`Tid::HOME`]. Snapshots from
     /// before the mark need it after the slot has moved on.
     pub home_tid: Tid,
-    /// The TID before a new log renumbered the state; else [`Tid::HOME`].
+    /// Before a new log renumbered the state; else [`Tid::HOME`].
     pub tid_before: Tid,
-    /// A transaction has begun since the last look.
     pub was_used: bool,
     pub pace: pace::Pace,
 }
@@ -297,7 +296,6 @@ pub struct Database {
     /// Several files needed the plain file: the next such transaction waits until it is alone.
     pub(crate) spans_aside: AtomicBool,
     pub(crate) attached: AttachHook,
-    /// The tendency of this process's explicit transactions.
     pub(crate) tends: AtomicU64,
     /// Some processes may still be attached to them.
     pub(crate) lost_logs: Mutex<Vec<LogFile>>,
@@ -421,7 +419,6 @@ impl Database {
         LiveDatabase::new(log, home, home_tid, scheme, &self.stats)
     }
 
-    /// Whether it is home, or a file of the scheme that may have its name.
     pub fn is_home(&self, id: FileId) -> bool {
         self.home.id().is_ok_and(|home| home == id) || self.takes_name(id)
     }
@@ -430,7 +427,6 @@ impl Database {
         self.scheme().takes_name(id)
     }
 
-    /// "verb the database PATH", for messages.
     pub fn what(&self, verb: &str) -> String {
         format!("{verb} the database {}", self.path.display())
     }

@@ -83,7 +83,7 @@ impl Database {
         Ok(path_of_session(&*self.disk, &self.path, home, session))
     }
 
-    /// The processes that use the file, as far as this user may look at them.
+    /// As far as this user may look at them.
     pub fn users(&self) -> Result<Vec<DatabaseUser>> {
         let Some(mark) = self.read_mark()? else { return users(&self.files(), None) };
         let log = LogFile::open(&*self.disk, &self.path_of_log(mark.session)?, OpenMode::ReadOnly)?;

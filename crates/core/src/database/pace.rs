@@ -19,7 +19,6 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// `idle`: at least so long no transaction came.
     pub fn is_over(&mut self, now: Instant, was_used: bool, newest: Tid, idle: Duration) -> bool {
         if newest != self.newest {
             self.newest = newest;
@@ -81,7 +80,6 @@ mod tests {
     fn a_process_that_commits_regularly_stays_attached() {
         for pause in [2, 5, 10, 30, 60] {
             let commits: Vec<_> = (0..40).map(|n| n * pause).collect();
-            // Until the rhythm is known, and in the end.
             let end = 39.0 * pause as f64 + (2.0 * pause as f64);
             let expected = [1.0, pause as f64 + 1.0, end];
             assert_eq!(detaches(&commits, 45 * pause), expected, "every {pause} s");

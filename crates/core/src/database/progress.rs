@@ -7,16 +7,12 @@ use crate::sqlite_format::home::State;
 pub struct Sweep {
     pub to: LogCursor,
     pub state: Arc<State>,
-    /// Those with an image newer than home, in order.
     pub pages: Vec<PageNo>,
     pub next: usize,
     /// Their newest image was not durable in their turn.
     pub later: Vec<PageNo>,
-    /// Size of the table when it began.
     pub begun_bytes: u64,
-    /// Bytes taken away of those.
     pub swept_bytes: u64,
-    /// Free part of the ring when it began.
     pub free_bytes: u64,
     pub flushed: bool,
     pub then: AfterSweep,

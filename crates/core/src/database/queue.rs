@@ -39,7 +39,6 @@ const SLICE: (Duration, Duration) = (Duration::from_micros(500), Duration::from_
 /// A holder that comes back so soon keeps the place in its slice: else two processors empty each
 /// other's caches.
 pub const SOON: Duration = Duration::from_micros(50);
-/// How often the first in the queue looks whether it stays away.
 const AWAY: Duration = Duration::from_micros(250);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,15 +50,12 @@ pub enum TurnClaim {
     Thinks(Duration),
 }
 
-/// An idle firm holder.
 const KEEPS: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
     pub all: Duration,
-    /// The limit for one holder.
     pub kept: Option<HoldLimits>,
-    /// At the end, a holder that thinks loses the place.
     pub is_last: bool,
 }
 
@@ -92,7 +88,6 @@ struct Holder {
     claim: TurnClaim,
     ticket: Ticket,
     turn: u64,
-    /// When it got the place and went on.
     since: Instant,
     processor: Option<usize>,
 }
@@ -116,7 +111,6 @@ impl Holder {
 
 struct TurnWaiter {
     holder: Holder,
-    /// The place was handed over, or is free if no other thread was faster.
     called: Event,
     /// Changed under the lock.
     is_called: AtomicBool,
@@ -136,9 +130,7 @@ pub struct Released {
 enum Look {
     Has,
     Sleep,
-    /// Another has the rest of a slice.
     Nap,
-    /// The slice is over.
     Spin,
 }
 
@@ -162,7 +154,6 @@ struct QueueState {
     watch: Option<(u64, Watch)>,
     /// The turn, and for how long.
     idle: (u64, Duration),
-    /// Usual time of a turn.
     usual: Duration,
 }
 
@@ -233,14 +224,12 @@ impl QueueState {
         }
     }
 
-    /// Returns the waiter to call.
     fn leave(&mut self, at: usize) -> Option<Arc<TurnWaiter>> {
         self.waiting.remove(at);
         let next = self.waiting.front().filter(|_| self.holder.is_none())?;
         (!next.is_called.swap(true, Relaxed)).then(|| next.clone())
     }
 
-    /// Returns the waiter to call.
     fn hand_over(&mut self, now: Instant) -> Option<Arc<TurnWaiter>> {
         (self.holder, self.run) = (None, None);
         self.handed_over = Some(now);
@@ -479,17 +468,14 @@ impl WriterQueue {
         inner.holder.is_none() && inner.waiting.is_empty()
     }
 
-    /// Whether a holder has it for good.
     pub fn is_taken(&self) -> bool {
         self.inner.lock().holder.is_some_and(|h| !h.is_tentative())
     }
 
-    /// Whether a holder thinks.
     pub fn is_thinking(&self) -> bool {
         self.inner.lock().holder.is_some_and(|h| matches!(h.claim, TurnClaim::Thinks(_)))
     }
 
-    /// Counts the holder, too.
     #[cfg(feature = "research")]
     pub fn crowd(&self) -> usize {
         let inner = self.inner.lock();
@@ -522,7 +508,6 @@ impl WriterQueue {
         self.inner.lock().waiting.len() >= count
     }
 
-    /// Returns a ticket for the same position.
     pub fn give_up(&self, connection: ConnectionId) -> Option<Ticket> {
         let ticket = self.inner.lock().holder.filter(|h| h.connection == connection).map(|h| h.ticket);
         self.release(connection);
@@ -552,7 +537,6 @@ impl WriterQueue {
     }
 }
 
-/// How long a waiter sleeps after `nap`, before it looks again.
 fn next_nap(nap: Duration, is_first: bool) -> Duration {
     match nap.is_zero() {
         true if is_first => LOOK.0,

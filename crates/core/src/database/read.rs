@@ -244,7 +244,7 @@ impl Database {
         Ok(())
     }
 
-    /// The newest image, for the holder of the writer's place.
+    /// For the holder of the writer's place.
     pub fn image(&self, state: &State, page: PageNo) -> Result<Image> {
         let size = state.page_bytes as usize;
         if page != PageNo::HEADER {

@@ -65,11 +65,9 @@ pub struct Doubtful {
 
 pub struct CrashedSession<'a> {
     pub log: &'a LogFile,
-    /// The slot that counts.
     pub slot: &'a Slot,
     pub is_newest: bool,
     pub table: &'a PageTable,
-    /// The newest committed one.
     pub state: &'a State,
     /// Pages of a transaction in doubt are among the images.
     pub in_doubt: bool,

@@ -123,7 +123,7 @@ impl Database {
         self.inner.lock().ships()
     }
 
-    /// Everything is flushed before. The caller has the writer's place.
+    /// The caller has the writer's place.
     pub fn wait_all_shipped(&self) -> Result<()> {
         let (member, tid) = {
             let inner = self.inner.lock();

@@ -113,7 +113,7 @@ pub fn unreserve(home: &dyn DiskFile) -> Result<()> {
     home.unlock(RESERVED, 1).context(what)
 }
 
-/// Raises SHARED to EXCLUSIVE. False, with SHARED kept, if another reads or writes.
+/// False, with SHARED kept, if another reads or writes.
 pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
     let got = reserve(home)? && exclusive_from_reserved(home, Duration::ZERO)?;
     if !got {
@@ -189,7 +189,6 @@ pub fn is_pending(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(PENDING, 1, LockKind::Exclusive).context(what)
 }
 
-/// Whether another process writes.
 pub fn is_reserved(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(RESERVED, 1, LockKind::Exclusive).context(what)
 }

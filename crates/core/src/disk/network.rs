@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The file systems that the kernel itself serves, by `statfs.f_type`.
+/// By `statfs.f_type`.
 const KERNEL: [(u32, &str); 19] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),

@@ -19,9 +19,7 @@ const NAMESPACE_BITS: u32 = 12;
 const SECONDS_BITS: u32 = 30;
 const _: () = assert!(PID_BITS + NAMESPACE_BITS + SECONDS_BITS == u64::BITS);
 
-/// Bytes of a command line that are read.
 const COMMAND_BYTES_MAX: u64 = 4096;
-/// Characters of a command in a message.
 const SHORT_CHARS: usize = 80;
 
 /// Number and PID namespace of a process, and when it attached, as one shared word.
@@ -181,7 +179,7 @@ pub fn name(pid: u32) -> String {
     }
 }
 
-/// A lock on a range of a file's bytes.
+/// A lock on a range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldLock {
     /// Else shared.

@@ -24,8 +24,7 @@ pub struct RecordSource<'a> {
     pub home: &'a dyn Fn(PageNo, &mut [u8]) -> Result<()>,
 }
 
-/// More images go to a temporary file: a record of thirteen bytes can name a page of 64 KiB, a log
-/// of megabytes ask for gigabytes (invariant I6).
+/// More images go to a temporary file: a log of megabytes can ask for gigabytes (invariant I6).
 pub const REPLAYED_BYTES: u64 = 32 << 20;
 
 /// Older versions have no reader: one place per page.
@@ -70,7 +69,6 @@ impl DeferredChanges {
         Ok(DeferredChanges { chains: Chains::new(slot.page_bytes, home_pages, slot.ring_bytes)?, cut })
     }
 
-    /// Whether memory is there, and no streamed image covers the changes.
     pub fn takes(&self, record: &Record<'_>) -> bool {
         record.head.stream.count == 0 && self.chains.has_room(record.bytes())
     }
@@ -89,7 +87,6 @@ pub struct RecordApplier<'a, 'b> {
     pub source: &'a RecordSource<'b>,
     pub table: &'a mut PageTable,
     pub readers: Readers<'a>,
-    /// With it there are no readers: one version per page.
     pub overflow: Option<&'a mut Overflow<'b>>,
 }
 
@@ -147,7 +144,6 @@ impl RecordApplier<'_, '_> {
         Ok(state.after(tid, slot.page_bytes, record.head.page_count, record.head.change_counter, header))
     }
 
-    /// Returns the header if the page is page 1.
     fn change(
         &mut self,
         page: PageNo,

@@ -38,7 +38,6 @@ struct Entries {
     bytes: Vec<u8>,
     links: Vec<Link>,
     page_bytes: u32,
-    /// When the records were read.
     home_pages: u32,
 }
 
@@ -50,7 +49,7 @@ pub struct Chains {
 
 pub enum ChangeFate {
     Waits,
-    /// The page has an image, independent of earlier ones.
+    /// Independent of earlier ones.
     Made,
     /// First make the image behind this link.
     Long(u32),
@@ -92,7 +91,7 @@ impl Chains {
         }
         let before = links.get(*last as usize).filter(|_| matches!(change, PageChange::Delta(_)));
         let chain_bytes = len.saturating_add(before.map_or(0, |link| link.chain_bytes));
-        // An image grows no more with later changes; new memory costs more than the read of home.
+        // New memory costs more than the read of home.
         let most = if before.is_some() { *page_bytes / 2 } else { *page_bytes };
         if chain_bytes > most {
             self.wasted_bytes += u64::from(links.get(*last as usize).map_or(0, |link| link.chain_bytes));
@@ -175,8 +174,7 @@ impl ChangeChain {
         Arc::ptr_eq(&self.entries, &other.entries) && self.last == other.last
     }
 
-    /// `home` returns its length, and is read if the chain needs it. `None`: home is shorter than
-    /// at recovery.
+    /// `home` is read if the chain needs it. `None`: home is shorter than at recovery.
     pub fn image(&self, page: PageNo, home: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<Option<Vec<u8>>> {
         self.entries.image(page, self.last, home)
     }

@@ -74,7 +74,6 @@ struct PageVersion {
 }
 
 impl PageVersion {
-    /// For the newest version of a page.
     fn is_newer_than_home(&self) -> bool {
         !matches!(self.place, ImageLocation::Home | ImageLocation::Kept(..))
     }
@@ -206,7 +205,6 @@ struct TableChange {
 #[derive(Default)]
 pub struct PageTable {
     pages: FxHashMap<PageNo, Vec<PageVersion>>,
-    /// Recovered pages that were not needed yet: each has one version, which is not in `pages`.
     unmade: Option<Unmade>,
     /// `pages` may list an unmade image.
     lists_unmade: bool,
@@ -275,7 +273,6 @@ impl PageTable {
         self.pages.insert(page, vec![PageVersion { tid, place: ImageLocation::Unmade(chain) }]);
     }
 
-    /// Lists the recovered version first.
     fn versions(&mut self, page: PageNo) -> &mut Vec<PageVersion> {
         self.list(page);
         self.pages.entry(page).or_default()
@@ -326,7 +323,7 @@ impl PageTable {
         self.layer.is_some()
     }
 
-    /// The maker of the version at `tid`; `None`: it is home's.
+    /// `None`: it is home's.
     pub fn made_by(&self, page: PageNo, tid: Tid) -> Option<Tid> {
         let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid)).map(|v| v.tid);
         let listed = listed.or_else(|| self.unmade.as_ref()?.made_by(page).filter(|made_by| *made_by <= tid));

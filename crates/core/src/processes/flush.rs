@@ -25,7 +25,6 @@ use crate::shared::member::Member;
 use crate::shared::turn::now_us;
 use crate::shared::words::{PROCESSES, ProcessWords, reached};
 
-/// How often a waiter looks at the flusher.
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
 /// Longest time for a live flusher, unless the wait for the writer's place is shorter.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -58,7 +57,6 @@ pub fn end(words: &ProcessWords, me: usize) {
     words.ring();
 }
 
-/// How long the next flush waits for those that the last one covered.
 fn gather(words: &ProcessWords) -> Option<Duration> {
     if words.covered().are_in(&words.awaiting()) {
         return None;
@@ -76,8 +74,8 @@ fn flusher_named(words: &ProcessWords) -> String {
 }
 
 impl Database {
-    /// Waits until `tid` is visible to all, and on the medium if `durability` says so; flushes for
-    /// all if no other does. `Busy` after the `deadline`.
+    /// For all, and on the medium if `durability` says so; flushes for all if no other does. `Busy`
+    /// after the `deadline`.
     pub fn wait_flushed(
         &self,
         member: &Member,

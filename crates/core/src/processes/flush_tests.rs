@@ -1,6 +1,5 @@
-//! Every state that two committing processes can reach, on the real words: in each step one of them
-//! goes on, dies, or sees its flush fail. The medium must have everything that a process
-//! acknowledged or shows.
+//! Every state of two committing processes, on the real words: in each step one goes on, dies, or
+//! sees its flush fail. The medium must have everything acknowledged or shown.
 
 use std::collections::HashSet;
 
@@ -18,9 +17,7 @@ enum Without {
     TargetFirst,
     /// A failed flush poisons.
     Poison,
-    /// Rewriting after a death in a flush.
     Rewrite,
-    /// Rewriting after a death in a turn.
     TakeOver,
 }
 
@@ -42,7 +39,6 @@ enum At {
     Dead,
 }
 
-/// Records in the cache and on the medium, up to these.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
     words: Committing,
@@ -77,7 +73,6 @@ impl World {
         Ok(())
     }
 
-    /// Success, failure, death.
     fn next(&self, words: &ProcessWords, me: usize, without: Without) -> Vec<World> {
         let mut all = Vec::new();
         let mut go = |change: &dyn Fn(&mut World)| {
@@ -201,7 +196,6 @@ impl World {
     }
 }
 
-/// Returns an error, and the number of states.
 fn explore(without: Without) -> (Option<String>, usize) {
     let words = ProcessWords::new(std::sync::Arc::default());
     words.found(1, false, 1, Tid(0));

@@ -34,7 +34,6 @@ use crate::shared::turn::Hold;
 use crate::shared::users;
 use crate::sqlite_format::home::State;
 
-/// Names the process that has the turn.
 pub fn another_writes(member: Option<&Member>) -> Error {
     let holder = member.map_or(String::new(), Member::holder);
     Error::Busy(format!("another process is writing the database through onewrite{holder}"))
@@ -59,8 +58,7 @@ impl Database {
         self.try_enter(hold.into(), &deadline.into(), kept).map(drop)
     }
 
-    /// Takes over from a dead process, without the place in this process: its holder may begin a
-    /// session meanwhile.
+    /// Without the place in this process: its holder may begin a session meanwhile.
     pub fn enter_and_leave(&self, deadline: impl Into<Deadline>) -> Result<()> {
         if self.try_enter(Hold::Busy, &deadline.into(), None)? {
             self.leave(false);

@@ -43,7 +43,6 @@ use crate::shared::words::{ProcessWords, RecoveryDebt};
 use crate::shared::{kept, users};
 use crate::sqlite_format::home::{FileKind, HomeMark, State};
 
-/// Locks it, or opens it to read, as `mode` says.
 pub fn open_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     let log = find_log(db, session, mode)?;
     lock_log(&log, if mode == OpenMode::ReadOnly { LockKind::Shared } else { LockKind::Exclusive }, Duration::ZERO)?;
@@ -84,7 +83,7 @@ pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
     Ok(true)
 }
 
-/// Is durable, as the close was. The log's invalidation is not flushed: the next session finds out.
+/// Durable, as the close was; the log's invalidation is not flushed.
 fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
     let Closed { mark, state, newest, waits } = closed;
     let what = || db.what("cannot fit the length of");
@@ -207,7 +206,6 @@ fn left_marked(db: &Database) -> Error {
     ))
 }
 
-/// Follows without writing the log.
 fn observe(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
@@ -454,7 +452,7 @@ fn go_on(
     db.share(live, writer, inner, 0)
 }
 
-/// Precedes other writes to home, unless a record proves that a flush covered the mark (rule
+/// Before other writes to home, unless a record proves that a flush covered the mark (rule
 /// MarkWithFirstRecord).
 fn flush_mark(db: &Database, mark: &HomeMark, slot: &Slot, told_durable: LogOffset) -> Result<()> {
     let may_be_new = mark.tentative && told_durable <= slot.start;
@@ -471,7 +469,6 @@ impl Audience for Unseen {
     }
 }
 
-/// Brings the state home, durable, with a new generation of the log.
 pub fn take_over(
     db: &Database,
     writer: &mut MutexGuard<'_, Option<LiveDatabase>>,

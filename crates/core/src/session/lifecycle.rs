@@ -107,7 +107,6 @@ impl Database {
         inner.member = member;
     }
 
-    /// Others may change the database.
     pub(super) fn forget(&self, inner: &mut DatabaseState) {
         self.table.write().clear();
         inner.plain = None;
@@ -152,7 +151,6 @@ impl Database {
         crate::disk::locks::none(&*self.home)
     }
 
-    /// Home becomes a plain, complete file again.
     pub fn detach(&self) -> Result<()> {
         let live = self.inner.lock().phase == Phase::Live;
         let keep_out = |last: bool| if last { self.keep_stock_out().map(|()| true) } else { Ok(false) };

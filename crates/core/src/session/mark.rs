@@ -30,7 +30,6 @@ const OTHERS_LEAVE: Duration = Duration::from_millis(10);
 /// SQLite's default; another one costs two slots.
 const PAGE_BYTES_USUAL: u32 = 4096;
 
-/// A log without records, for a file about to be marked.
 struct UsableLog {
     log: LogFile,
 
@@ -83,7 +82,6 @@ fn first_slot(state: &State, facts: Facts, old: Option<&Slot>, block_bytes: u32,
     })
 }
 
-/// Whether the mark's removal is flushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkRemoval {
     /// Another program goes on, or the caller asked for it.
@@ -93,8 +91,7 @@ pub enum MarkRemoval {
 }
 
 impl Database {
-    /// The log for a new mark, with its newest slot, and whether it is new. It notes the file that
-    /// it is of.
+    /// With its newest slot, and whether it is new. It notes the file that it is of.
     fn log_for_mark(&self, unlinked: bool, is_lost: bool, block_bytes: u32) -> Result<(LogFile, Option<Slot>, bool)> {
         let UsableLog { log, newest, created, noted } = match unlinked {
             true => UsableLog { log: self.nameless_log(block_bytes)?, newest: None, created: true, noted: None },

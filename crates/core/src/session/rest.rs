@@ -20,7 +20,6 @@ const RESTER: ConnectionId = ConnectionId(0);
 const ADMIN_WAIT: Duration = Duration::from_millis(5);
 
 impl DatabaseState {
-    /// Whether the process may detach with connections open.
     fn can_rest(&self) -> bool {
         self.phase == Phase::Live && !self.options.sticky && !self.options.concurrent && self.is_unused()
     }
@@ -31,7 +30,6 @@ impl DatabaseState {
 }
 
 impl Database {
-    /// The time until the next look.
     pub fn attached_for(&self) -> Option<Duration> {
         let inner = self.inner.lock();
         let looked_after = inner.phase == Phase::Live && !inner.options.idle.is_zero();

@@ -53,7 +53,6 @@ impl<'a> ProcessBits<'a> {
         self.from(0).any(|process| process != me)
     }
 
-    /// Whether all are in `other`.
     pub fn are_in(&self, other: &ProcessBits<'_>) -> bool {
         (0..BIT_WORDS).all(|n| self.word(n) & !other.word(n) == 0)
     }

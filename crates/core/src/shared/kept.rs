@@ -26,12 +26,11 @@ use crate::log::file::base;
 const HEAD_BYTES: usize = 32;
 const RUN_BYTES: usize = 256 << 10;
 
-/// By session (rule LogFoundBySession): two files that had one name in turn may both be in use.
+/// Two files that had one name in turn may both be in use (rule LogFoundBySession).
 pub fn kept_path(log: &Path, session: u64) -> PathBuf {
     beside::path(&base(log), &format!("{KEPT_SUFFIX}-{session:016x}"))
 }
 
-/// With the session's further slots.
 pub fn remove(disk: &dyn Disk, log: &Path, session: u64) -> Result<()> {
     for path in [slots_path(log, session), kept_path(log, session)] {
         beside::remove(disk, &path).context(|| format!("cannot remove {}", path.display()))?;
@@ -71,7 +70,6 @@ pub struct EntryBatch {
 }
 
 impl KeptImages {
-    /// `read_only`: no images of its own.
     pub fn new(
         disk: Arc<dyn Disk>,
         home: Arc<dyn DiskFile>,
@@ -109,7 +107,6 @@ impl KeptImages {
         }
     }
 
-    /// Whether the snapshot `tid` reads `page` here, not in home.
     pub fn has(&self, page: PageNo, tid: Tid) -> Result<bool> {
         Ok(self.find(page, tid)?.is_some())
     }
@@ -164,13 +161,13 @@ impl KeptImages {
         Ok(true)
     }
 
-    /// Whether an image has an `until` above `tid`. The caller has the writer's place.
+    /// The caller has the writer's place.
     pub fn covers(&self, page: PageNo, tid: Tid) -> bool {
         let newer = (std::ops::Bound::Excluded(tid), std::ops::Bound::Unbounded);
         self.index.lock().pages.get(&page).is_some_and(|images| images.range(newer).next().is_some())
     }
 
-    /// `afresh`: the present images are not needed. The caller has the writer's place.
+    /// `afresh`: the present images are not needed.
     pub fn begin(&self, afresh: bool) -> Result<EntryBatch> {
         let mut index = self.index.lock();
         let (generation, len) = self.words.kept();
@@ -263,7 +260,6 @@ mod tests {
             kept.finish(run).unwrap();
         }
 
-        /// A checkpoint restarts the file before the next read.
         fn overtake(&self, pages: Option<[(u32, u8); 2]>) {
             let (writer, mut index) = (self.writer.clone(), self.reader.index.lock());
             let act = move || match pages {
@@ -319,7 +315,6 @@ mod tests {
         assert_eq!(seen, [Some(50), Some(50), Some(90), Some(90), None]);
         writer.begin(false).unwrap();
         assert!(writer.covers(PageNo(3), Tid(8)) && !writer.covers(PageNo(3), Tid(9)));
-        // The file has no earlier image.
         let run = writer.begin(true).unwrap();
         writer.finish(run).unwrap();
         assert_eq!(read(&reader, 1), None);

@@ -36,17 +36,15 @@ use crate::log::slot::Slot;
 /// Another process counts as a writer for this long.
 const BESIDE: Duration = Duration::from_millis(20);
 
-/// Time between two tries to get a lock: at first, after a while.
 const ASKS_AGAIN: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(50));
 
-/// A process that attaches looks at so many slots in use, whether their processes are dead.
+/// A process that attaches looks at so many slots in use for dead ones.
 const LOOKS_AT_DEAD: usize = 4;
 
-/// Time between two checks of the holder of PENDING.
 const PENDING_EVERY: Duration = Duration::from_millis(100);
 
-/// Takes all lock bytes: exclusive to use the log alone, shared to read it unused. False if another
-/// process has one.
+/// Exclusive to use the log alone, shared to read it unused. False if another process has a lock
+/// byte.
 pub fn try_alone(log: &LogFile, kind: LockKind) -> Result<bool> {
     log.file.try_lock(ATTACH, BYTES, kind).context(|| format!("cannot lock the log {}", log.path.display()))
 }
@@ -55,8 +53,7 @@ pub fn give_back(log: &LogFile) -> Result<()> {
     log.file.unlock(ATTACH, BYTES).context(|| format!("cannot unlock the log {}", log.path.display()))
 }
 
-/// Keeps others from attaching and leaving; `Busy` if another process has ADMIN for longer than
-/// `wait`.
+/// `Busy` if another process has ADMIN for longer than `wait`.
 pub fn admin(log: &LogFile, wait: Duration) -> Result<()> {
     lock_within(log, ADMIN, LockKind::Exclusive, wait)
 }
@@ -126,7 +123,6 @@ struct Local {
     /// The place came from another process: no thread goes on until the writer's state is in order
     /// (rule OneWriter).
     settling: bool,
-    /// The count of turns when the writer's state was last in order.
     seen_turns: u64,
     since: Instant,
     /// When another process last had the turn.
@@ -134,13 +130,12 @@ struct Local {
     /// When PENDING was last asked for, on the shared clock.
     pending_at_us: u64,
     dead: Option<usize>,
-    /// This process has moved to another log: no turn begins here.
+    /// No turn begins here.
     is_over: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakeResult {
-    /// Ours, without another between.
     Again,
     /// Ours; another may have written.
     Anew,
@@ -152,7 +147,6 @@ pub enum TakeResult {
 pub struct MemberFiles {
     pub disk: Arc<dyn Disk>,
     pub home: Arc<dyn DiskFile>,
-    /// This process cannot write it.
     pub read_only: bool,
 }
 
@@ -160,7 +154,6 @@ pub struct Member {
     pub words: ProcessWords,
     /// An observer has none.
     pub me: usize,
-    /// This process can only read the log.
     pub observes: bool,
     pub log: LogFile,
     pub tail: Mutex<Tail>,
@@ -202,9 +195,9 @@ impl Member {
         }
     }
 
-    /// The first process: it has all lock bytes, with records durable up to `tail`. `due` is left
-    /// by a recovery. With `in_flight` transactions it has the writer's place (rule OneWriter);
-    /// each ends with [`Member::leave`]. `None`, still alone: memory cannot be shared.
+    /// The first process: it has all lock bytes, with records durable up to `tail`. With
+    /// `in_flight` transactions it has the writer's place (rule OneWriter); each ends with
+    /// [`Member::leave`]. `None`, still alone: memory cannot be shared.
     pub fn found(
         files: MemberFiles,
         log: LogFile,
@@ -236,8 +229,7 @@ impl Member {
         Ok(Some(Arc::new(member)))
     }
 
-    /// Joins the log's processes, to write if `psow` is given. The caller has ADMIN, and is not
-    /// alone.
+    /// To write if `psow` is given. The caller has ADMIN, and is not alone.
     pub fn join(files: MemberFiles, log: LogFile, session: u64, psow: Option<bool>) -> Result<Arc<Member>> {
         let path = log.path.display().to_string();
         let what = || format!("cannot lock the log {path}");
@@ -254,8 +246,7 @@ impl Member {
         Ok(Arc::new(Member::new(files, log, words, me, Tail::nowhere(slot))))
     }
 
-    /// Observes a log that this process may not write. `None`: no longer in use. `is_marked`: home
-    /// has the mark of `session`.
+    /// `None`: no longer in use. `is_marked`: home has the mark of `session`.
     pub fn observe(
         files: MemberFiles,
         log: LogFile,
@@ -276,9 +267,8 @@ impl Member {
         Ok(Some(Arc::new(Member::new(files, log, words, PROCESSES, Tail::nowhere(slot)))))
     }
 
-    /// Locks a slot: of the dead among the next few in use, of which it frees the others; else a
-    /// free one; at last any. So the dead do not fill the slots, and not each living process is
-    /// looked at.
+    /// Of the dead among the next few in use, of which it frees the others; else a free one; at
+    /// last any. So the dead do not fill the slots, and few of the living are looked at.
     fn lock_slot(log: &LogFile, words: &ProcessWords) -> Result<Option<usize>> {
         let what = || format!("cannot lock the log {}", log.path.display());
         let lock = |process: usize| -> Result<bool> {
@@ -349,7 +339,6 @@ impl Member {
         Ok((words, slot))
     }
 
-    /// This process is behind `slot`, which is durable.
     pub fn note(&self, slot: &Slot, cursor: &LogCursor) {
         let mut tail = self.tail.lock();
         debug_assert!(slot.sequence >= tail.slot.sequence, "rule SlotBeforeReuse: slots are told in order");
@@ -372,7 +361,6 @@ impl Member {
         try_alone(&self.log, LockKind::Exclusive)
     }
 
-    /// Lets others in after [`Member::is_alone`], and gives ADMIN back.
     pub fn not_alone(&self) -> Result<()> {
         let what = || format!("cannot unlock the log {}", self.log.path.display());
         let file = &self.log.file;
@@ -387,7 +375,6 @@ impl Member {
         file.unlock(ADMIN, 1).context(what)
     }
 
-    /// Gives back every lock.
     pub fn leave_for_good(&self) -> Result<()> {
         if self.observes {
             let what = || format!("cannot unlock the log {}", self.log.path.display());
@@ -415,7 +402,7 @@ impl Member {
         Ok(false)
     }
 
-    /// Announces a snapshot that no checkpoint can overtake now. Not for an observer.
+    /// For a snapshot that no checkpoint can overtake now.
     pub fn announce_unseen(&self, tid: Tid) {
         let mut announced = self.announced.lock();
         let pinned = AnnouncedSnapshot::now(tid);
@@ -456,7 +443,6 @@ impl Member {
         Ok(())
     }
 
-    /// At least those that announce a snapshot; clears slots of dead ones.
     pub fn pins_of_others(&self) -> Result<Vec<Pins>> {
         let mut all = Vec::new();
         let busy_owner = self.words.busy_owner();
@@ -478,12 +464,11 @@ impl Member {
         Ok(all)
     }
 
-    /// Whether another process that may write, perhaps dead, uses the log.
+    /// A dead one counts.
     pub fn has_others(&self) -> bool {
         self.words.used().has_others(self.me)
     }
 
-    /// The same of living processes alone.
     pub fn has_living_others(&self) -> Result<bool> {
         let what = || format!("cannot lock the log {}", self.log.path.display());
         let any = |from: usize, until: usize| {
@@ -499,7 +484,7 @@ impl Member {
         self.log.file.try_lock(ADMIN, 1, LockKind::Shared).context(what)
     }
 
-    /// Observers that begin later look at the floor afterwards (rule AnnounceThenLook).
+    /// Later observers look at the floor afterwards (rule AnnounceThenLook).
     fn oldest_observed(&self) -> Result<Option<Tid>> {
         let what = || format!("cannot lock the log {}", self.log.path.display());
         let any = |from: u64, until: u64| {
@@ -519,7 +504,7 @@ impl Member {
         Ok(Some(Tid(from)))
     }
 
-    /// Whether a living process lets no other begin to read. It sees snapshots announced before.
+    /// It sees snapshots announced before.
     pub fn is_shut_out(&self) -> Result<bool> {
         if self.words.is_replaced() {
             return Ok(true);
@@ -563,19 +548,16 @@ impl Member {
         self.turns().is_taken_by_another()
     }
 
-    /// For a message: another process with the turn, and for how long.
     pub fn holder(&self) -> String {
         let held = self.words.busy_for().filter(|(owner, _)| *owner != self.me && *owner < PROCESSES);
         let named = held.map(|(owner, time)| (self.words.tag(owner), time)).filter(|(tag, _)| tag.pid().is_some());
         named.map_or(String::new(), |(tag, time)| format!(": held for {:.1} s by {}", time.as_secs_f64(), tag.name()))
     }
 
-    /// Whether another process has the place while a thread thinks.
     pub fn others_think(&self) -> bool {
         self.turns().is_thought_by_another()
     }
 
-    /// Whether a living process has been writing for `kept`.
     pub fn others_keep(&self, kept: Duration) -> Result<bool> {
         self.turns().kept_by_another(kept).map_or(Ok(false), |process| Ok(!self.is_dead(process)?))
     }
@@ -639,15 +621,14 @@ impl Member {
         joined.map(|mut local| local.in_flight += 1).is_some()
     }
 
-    /// No turn of this process begins any more, as it detaches; false where more than `own` are
-    /// under way, or a thread waits for one.
+    /// As the process detaches; false where more than `own` are under way, or a thread waits for
+    /// one.
     pub fn end_turns(&self, own: usize) -> bool {
         let ends = self.local.try_lock().filter(|local| local.in_flight <= own && !local.settling);
         ends.map(|mut local| local.is_over = true).is_some()
     }
 
-    /// This process goes on with another log, and with the transactions under way, whose number is
-    /// returned.
+    /// Returns the number of transactions under way, which go on with another log.
     pub fn move_turn(&self) -> usize {
         let mut local = self.local.lock();
         local.is_over = true;
@@ -695,8 +676,8 @@ impl Member {
         self.forget_dead(&mut local.dead)
     }
 
-    /// A transaction is over. `release`: all published is written, so the place may go to others;
-    /// one that waits gets it with `pass_on`, or after our slice.
+    /// `release`: all published is written. One that waits gets the place with `pass_on`, or after
+    /// our slice.
     pub fn leave(&self, release: bool, pass_on: bool) {
         let mut local = self.local.lock();
         self.end_settling(&mut local);
@@ -709,7 +690,7 @@ impl Member {
         }
     }
 
-    /// Others write too: the turn is passed before the flush, which one does for all.
+    /// The turn is passed before the flush, which one does for all.
     pub fn shares_flushes(&self) -> bool {
         let recently = |at: Instant| at.elapsed() < BESIDE;
         self.turns().others_wait()
@@ -717,7 +698,6 @@ impl Member {
             || self.local.lock().others_at.is_some_and(recently)
     }
 
-    /// The snapshot ends without a write.
     pub fn end_lease(&self) {
         // Its holder waits for a turn: the lease was lost.
         if self.local.try_lock().is_some_and(|local| local.in_flight == 0) {
@@ -725,7 +705,6 @@ impl Member {
         }
     }
 
-    /// Whether a thread waits for a flush, or no longer does.
     pub fn awaits(&self, waits: bool) {
         if self.observes {
             return;
@@ -737,7 +716,6 @@ impl Member {
         }
     }
 
-    /// A process, perhaps dead, is within a transaction, or a written one is hidden.
     pub fn is_undecided(&self) -> bool {
         let is_hidden = || self.words.written() > self.words.visible() && !self.words.ship().is_away();
         self.words.busy_owner().is_some() || is_hidden()

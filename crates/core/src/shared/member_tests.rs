@@ -29,7 +29,6 @@ fn two() -> [Arc<Member>; 2] {
     [first(&disk), joined(&disk).unwrap()]
 }
 
-/// The process that begins the session 2.
 pub fn first(disk: &SimDisk) -> Arc<Member> {
     let created = Log::create(LogFile::make(disk, Path::new("/db-onewrite")), 64 << 10, 4096).unwrap();
     assert!(try_alone(&created, LockKind::Exclusive).unwrap());
@@ -56,7 +55,6 @@ pub fn first(disk: &SimDisk) -> Arc<Member> {
     Member::found(files(disk), created, tail, RecoveryDebt::default(), true, 0).unwrap().unwrap()
 }
 
-/// The next process.
 pub fn joined(disk: &SimDisk) -> Result<Arc<Member>> {
     let path = Path::new("/db-onewrite");
     let log = LogFile { file: disk.open(path, OpenMode::ReadWrite).unwrap(), path: path.to_owned() };
@@ -101,7 +99,6 @@ fn a_turn_is_joined_though_others_wait_for_it() {
     assert!(!member.join_turn());
 }
 
-/// One waits for the end of its slice, another enters meanwhile.
 #[test]
 fn threads_that_let_another_process_go_first_wait_for_what_it_wrote() {
     let members = two();

@@ -5,7 +5,6 @@ use super::words::{ProcessWords, SnapshotCell};
 use crate::base::types::Tid;
 use crate::disk::processes::ProcessTag;
 
-/// One page, and its kept images: (until, state).
 struct World {
     words: ProcessWords,
     home: u64,
@@ -23,7 +22,6 @@ enum Without {
     Order,
 }
 
-/// Follows, announces, looks at the floor, reads as `Database::read_page` does.
 #[derive(Default)]
 struct Reader {
     at: usize,
@@ -99,7 +97,6 @@ impl Writer {
     }
 }
 
-/// `path` picks the first steps, then the writer runs; it has all choices afterwards.
 fn run(words: &ProcessWords, path: &mut Vec<bool>, without: Without) -> Result<(), String> {
     words.set_committing(&[0; 8]);
     words.set_home_floor(Tid(0));

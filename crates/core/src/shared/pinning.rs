@@ -10,11 +10,11 @@
 //!                          CLEARING = 0
 //! ```
 //!
-//! Rule AnnounceThenLook needs that each pin that was set before the floor was raised is read. Each
-//! step is sequentially consistent. Behind its second step the process has the bit, or CLEARING has
-//! the process. For a bit that is unset afterwards belongs to a process in CLEARING, whose pins are
-//! read once more behind that. A death between the two leaves the process in CLEARING. One process
-//! at a time unsets bits, for one at a time has the turn.
+//! Rule AnnounceThenLook needs that each pin set before the floor was raised is read. Each step is
+//! sequentially consistent. Behind its second step the process has the bit, or is in CLEARING: a
+//! bit unset afterwards belongs to a process in CLEARING, whose pins are read once more. A death
+//! between the two leaves the process there. One process at a time unsets bits, for one has the
+//! turn.
 //!
 //! The bits of active processes stay, so a snapshot costs one load more.
 
@@ -37,7 +37,7 @@ pub fn pinned(bits: &impl PinBits, process: usize) {
     }
 }
 
-/// Behind the floor: at least all processes with a snapshot that it does not keep out.
+/// At least all processes with a snapshot that the floor does not keep out.
 pub fn pinning(bits: &impl PinBits) -> Vec<usize> {
     if let Some(process) = bits.clearing() {
         end_clearing(bits, process);

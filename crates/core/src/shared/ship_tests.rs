@@ -10,13 +10,10 @@ use crate::base::types::Tid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// Readers see shipped transactions alone.
     Bound,
-    /// The owner is read again after each batch.
     CheckBehind,
     /// Pinned before the batch.
     TargetFirst,
-    /// Shipped transactions are durable here.
     Flushed,
 }
 
@@ -41,7 +38,6 @@ enum Committer {
 struct World {
     words: Committing,
     medium: u64,
-    /// Base of the owner's next batch.
     store: u64,
     is_owner: bool,
     failures: u8,
@@ -63,7 +59,6 @@ impl World {
         self.committers[n] = match self.committers[n] {
             Committer::Outside => {
                 let tid = words.written().0 + 1;
-                // One of three does not wait for the medium.
                 if n > 0 {
                     words.raise_wanted(Tid(tid));
                 }

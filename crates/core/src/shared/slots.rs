@@ -1,8 +1,8 @@
 //! Slots of the processes that find none in block 0 of the log, in a file beside it.
 //!
-//! The first such process makes the file, and the last process to leave removes it. Its blocks lie
-//! as block 0 does, with slots alone. It is as long as all of them from the beginning, but has room
-//! for those only that were needed. Nothing in it is durable; recovery does not read it.
+//! The first such process makes the file, and the last one removes it. Its blocks lie as block 0
+//! does, with slots alone. Its length is that of all of them, but only those that were needed have
+//! room. Nothing in it is durable; recovery does not read it.
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
@@ -29,7 +29,7 @@ struct SlotsSource {
     path: PathBuf,
 }
 
-/// The file, mapped when a slot in it is looked at. The default has none.
+/// Mapped when a slot in it is looked at.
 #[derive(Default)]
 pub struct MoreSlots {
     source: Option<SlotsSource>,
@@ -66,12 +66,11 @@ impl MoreSlots {
         self.source.as_ref().ok_or_else(|| Error::Busy("processes find no further slot here".into()))
     }
 
-    /// `None` while it is not mapped.
     pub fn block(&self, block: usize) -> Option<&Words> {
         self.words.get()?.blocks().get(block)
     }
 
-    /// Makes the file, and tells when and where. No process uses it.
+    /// No process uses it.
     pub fn make(&self) -> Result<u64> {
         let source = self.source()?;
         let file = source.open(OpenMode::Create)?;
@@ -81,14 +80,13 @@ impl MoreSlots {
         made(&*file, || source.what("look at"))
     }
 
-    /// With room: a store to mapped memory cannot tell that the disk is full.
+    /// A store to mapped memory cannot tell that the disk is full.
     pub fn make_block(&self, block: u64) -> Result<()> {
         let source = self.source()?;
         let file = source.open(OpenMode::ReadWrite)?;
         file.write_at(&[0; BYTES], block * BYTES as u64).context(|| source.what("write"))
     }
 
-    /// Maps the file that was `made` so; 0: not known.
     pub fn map(&self, made_then: u64) -> Result<()> {
         if self.words.get().is_some() {
             return Ok(());

@@ -105,13 +105,11 @@ fn a_checkpoint_reads_no_slot_of_a_silent_process() {
     }
 }
 
-/// The dead hold no slot for ever, and no snapshot.
 #[test]
 fn slots_of_the_dead_are_given_again() {
     let (disk, mut members) = full();
     for member in members.drain(100..150) {
         member.announce_unseen(Tid(5));
-        // As a killed process: only its locks go.
         drop(member);
     }
     let pins = with_turn(&members[0], || members[0].pins_of_others().unwrap());

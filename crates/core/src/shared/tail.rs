@@ -10,7 +10,6 @@ pub enum Reach {
     Visible,
     /// All that is written: the next transaction's base.
     Written,
-    /// All that is written and flushed: the shipper's.
     Flushed,
 }
 

@@ -1,7 +1,6 @@
 //! Whether explicit transactions usually write: of a connection, of a process, of a database.
 //!
-//! The nearest of the three that knows any decides. So a process that only reads is not judged by
-//! those that write.
+//! The nearest of the three that knows any decides: a process that only reads is judged by itself.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,7 +27,6 @@ impl Tendency {
         self.0 == 0
     }
 
-    /// Whether the next one probably writes, if known.
     pub fn writes(self) -> Option<bool> {
         (!self.is_unknown()).then_some(self.0 >= WRITES)
     }

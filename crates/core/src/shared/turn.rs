@@ -9,10 +9,10 @@
 //!  LEASED(q), BUSY(q)   BUSY(q), which takes over
 //! ```
 //!
-//! LEASED means that all published is written whole to the kernel's cache and nothing is in flight,
-//! so any process may take the place, its owner dead or alive. The lease is a courtesy: its owner
-//! enters with one compare-and-swap, and its new snapshot does not go stale before the first write.
-//! A busy place is taken from the dead alone (rule OneWriter).
+//! LEASED: all published is whole in the kernel's cache and nothing is in flight, so any process
+//! may take the place, its owner dead or alive. The lease is a courtesy: its owner enters with one
+//! compare-and-swap, and its new snapshot stays fresh until the first write. A busy place is taken
+//! from the dead alone (rule OneWriter).
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
@@ -24,12 +24,10 @@ use crate::disk::system;
 
 /// An unused lease is left alone this long.
 const GRACE_US: u64 = 1000;
-/// A lease for a snapshot to be written on is left alone longer: its thread may lack a processor.
+/// The same for a lease of a snapshot to be written on: its thread may lack a processor.
 const SNAPSHOT_GRACE_US: u64 = 20_000;
-/// A snapshot of a transaction that usually writes on, while its thread thinks, is left alone for
-/// so long.
+/// The same while a thread thinks, after transactions that usually wrote.
 pub const THINK: Duration = Duration::from_secs(2);
-/// A process goes on this long while others wait.
 const SLICE: Duration = Duration::from_millis(2);
 const POLL: Duration = Duration::from_millis(1);
 /// More that wait look more seldom, so that all together look about as often.
@@ -39,24 +37,19 @@ const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
 const STAMP_BITS: u32 = 48;
 const STAMP_MAX: u64 = (1 << STAMP_BITS) - 1;
 const BUSY: u64 = 1 << STAMP_BITS;
-/// Busy, a dead process's transaction undecided.
 const TAKES_OVER: u64 = BUSY << 1;
 const OWNER_BITS: u32 = STAMP_BITS + 4;
 const _: () = assert!(PROCESSES <= 1 << (u64::BITS - OWNER_BITS));
 
-/// Leased for a snapshot to be written on.
 const FOR_SNAPSHOT: u64 = BUSY << 2;
-/// Leased so by a transaction that thinks: for [`THINK`].
 const THINKS: u64 = BUSY << 3;
 
 /// How a process takes the place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
-    /// For a snapshot that is probably written on.
     Lease,
-    /// The same, also while its thread thinks.
+    /// A lease, also while its thread thinks.
     Thought,
-    /// For a transaction.
     Busy,
 }
 
@@ -92,7 +85,6 @@ impl TurnWord {
         TurnWord::word(owner, hold == Hold::Busy) | lease
     }
 
-    /// The process will not return soon: its lease is already old.
     fn free(owner: usize) -> u64 {
         ((owner as u64) << OWNER_BITS) | (now_us().wrapping_sub(2 * GRACE_US) & STAMP_MAX)
     }
@@ -114,25 +106,23 @@ impl TurnWord {
     }
 }
 
-/// The clock of all processes in microseconds, modulo the stamp's width.
+/// In microseconds, modulo the stamp's width.
 pub fn now_us() -> u64 {
     system::clock_us() & STAMP_MAX
 }
 
 impl ProcessWords {
-    /// The process within a transaction, dead or alive.
     pub fn busy_owner(&self) -> Option<usize> {
         let place = TurnWord::of(self.turn().load(SeqCst));
         place.busy.then_some(place.owner)
     }
 
-    /// The same, and for how long, also for one that only reads the words.
+    /// Also for one that only reads the words.
     pub fn busy_for(&self) -> Option<(usize, Duration)> {
         let place = TurnWord::of(self.turn_seen());
         place.busy.then(|| (place.owner, place.age()))
     }
 
-    /// Whether a process takes over from a dead one.
     pub fn takes_over(&self) -> bool {
         self.turn().load(SeqCst) & TAKES_OVER != 0
     }
@@ -154,7 +144,7 @@ pub struct Turns<'a> {
 }
 
 impl Turns<'_> {
-    /// The words are new: the place is busy if this process `writes`, else leased to it.
+    /// The place is busy if this process `writes`, else leased to it.
     pub fn found(&self, writes: bool) {
         self.words.turns().fetch_add(1, SeqCst);
         self.words.turn().store(TurnWord::word(self.me, writes), SeqCst);
@@ -170,7 +160,6 @@ impl Turns<'_> {
         place.thinks && place.owner != self.me && place.age() < THINK
     }
 
-    /// The other process that has it busy for `kept`, if any.
     pub fn kept_by_another(&self, kept: Duration) -> Option<usize> {
         let place = TurnWord::of(self.words.turn().load(SeqCst));
         (place.busy && place.owner != self.me && place.age() >= kept).then_some(place.owner)
@@ -256,24 +245,20 @@ impl Turns<'_> {
         Ok(turn)
     }
 
-    /// Joins our transactions in flight.
     fn join(&self, word: u64, ours: TurnWord, hold: Hold) -> bool {
         let held = if ours.busy { Hold::Busy } else { hold };
         (ours.busy && hold != Hold::Busy) || self.swap(word, TurnWord::taken(self.me, held))
     }
 
-    /// Time from `then_us` to the last taking or giving back.
     pub fn taken_since(&self, then_us: u64) -> Duration {
         let place = TurnWord::of(self.words.turn().load(SeqCst));
         Duration::from_micros(place.stamp_us.wrapping_sub(then_us) & STAMP_MAX)
     }
 
-    /// The dead process's transaction is decided; the place stays busy.
     pub fn taken_over(&self) {
         self.words.turn().store(TurnWord::word(self.me, true), SeqCst);
     }
 
-    /// The place is the dead process's again: the take-over failed.
     pub fn give_to_dead(&self, process: usize) {
         self.words.turn().store(TurnWord::word(process, true), SeqCst);
     }
@@ -297,8 +282,7 @@ impl Turns<'_> {
         }
     }
 
-    /// Gives the place back, with nothing in flight. `pass_on`: to the next that waits, else free
-    /// to all.
+    /// With nothing in flight. `pass_on`: to the next that waits, else free to all.
     pub fn leave(&self, pass_on: bool) {
         let place = TurnWord::of(self.words.turn().load(SeqCst));
         if place.owner != self.me || !place.busy {
@@ -355,7 +339,6 @@ mod tests {
             a.leave(false);
         }
         assert_eq!(words.turns().load(SeqCst), turns);
-        // Unused: taken without a hand-over.
         assert_eq!(b.take(true, &far.into(), None, &mut alive).unwrap(), Turn::Ours);
         assert_eq!(words.turns().load(SeqCst), turns + 1);
         assert_eq!(a.take(true, &Duration::ZERO.into(), None, &mut alive).unwrap(), Turn::Theirs);

@@ -1,5 +1,5 @@
-//! The processes that use a database: by the shared words, by the locks of the kernel, and by who
-//! has the files open. It only looks, and takes no lock.
+//! The processes that use a database: by the shared words, the kernel's locks, and the open files.
+//! It takes no lock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,6 @@ use crate::disk::system::clock_s;
 use crate::disk::{LockKind, locks};
 use crate::log::file::LogFile;
 
-/// Only then are all processes looked at for a message.
 const WORTH_A_LOOK: Duration = Duration::from_millis(100);
 
 /// A process at a database.
@@ -88,8 +87,7 @@ impl DatabaseUser {
     }
 }
 
-/// The processes at a database, those with the writer's place first. `log` is that of its
-/// session, if it has a mark.
+/// Those with the writer's place first. `log` is that of its session, if it has a mark.
 pub fn users(files: &MemberFiles, log: Option<(&LogFile, u64)>) -> Result<Vec<DatabaseUser>> {
     let home = &*files.home;
     let home_id = home.id().context(|| "cannot look at the database file".into())?;
@@ -112,9 +110,7 @@ pub fn users(files: &MemberFiles, log: Option<(&LogFile, u64)>) -> Result<Vec<Da
 #[derive(Default)]
 struct FoundUsers {
     known: BTreeMap<u32, DatabaseUser>,
-    /// The process that has the lock byte of a slot.
     slots: BTreeMap<usize, u32>,
-    /// Not to be looked up here.
     others: Vec<DatabaseUser>,
 }
 
@@ -197,7 +193,6 @@ impl FoundUsers {
     }
 }
 
-/// As the words tell of it.
 fn told(words: &ProcessWords, slot: usize) -> DatabaseUser {
     let tag = words.tag(slot);
     // The file of further slots may be closed to this user.
@@ -221,14 +216,13 @@ fn count(pins: &Pins) -> u64 {
     (pins.exact.len() as u64).saturating_add(u64::from(pins.floor.is_some()))
 }
 
-/// For a message: the processes that the words of a log name, but for the one in slot `me`.
+/// For a message: those that the words of a log name, but for slot `me`.
 pub fn named(words: &ProcessWords, me: Option<usize>) -> String {
     let others = words.used().from(0).filter(|slot| Some(*slot) != me);
     listed(others.map(|slot| words.tag(slot)).filter(|tag| tag.pid().is_some()).map(ProcessTag::name))
 }
 
-/// For a message: the processes that have lock `byte` of a log, after a wait that makes the look
-/// at all processes worth it.
+/// For a message: those that have lock `byte`, after a wait that makes the look worth it.
 pub fn holders(log: &LogFile, byte: u64, waited: Duration) -> String {
     let id = log.file.id().ok().filter(|_| waited >= WORTH_A_LOOK);
     let users = id.map_or_else(Vec::new, |id| processes::users_of(&[id]));

@@ -96,7 +96,6 @@ impl FrontierStore for &ProcessWords {
     }
 }
 
-/// A store for which commits wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ship {
     Off,
@@ -114,7 +113,6 @@ pub enum Ship {
 impl Ship {
     const ALL: [Ship; 6] = [Ship::Off, Ship::Begun, Ship::On, Ship::Late, Ship::Fenced, Ship::Replica];
 
-    /// Whether commits wait for the store.
     pub fn waits(self) -> bool {
         !matches!(self, Ship::Off | Ship::Replica)
     }
@@ -135,7 +133,6 @@ fn word_of(mark: Milestone) -> usize {
 }
 
 impl ProcessWords {
-    /// Without further slots.
     pub fn new(words: Arc<SharedWords>) -> ProcessWords {
         ProcessWords(words, Arc::default())
     }
@@ -239,7 +236,6 @@ impl ProcessWords {
             && !self.ship().waits()
     }
 
-    /// Left by the recovery before these words began.
     pub fn due(&self) -> RecoveryDebt {
         let tid = |at| Some(Tid(self.long(at).load(SeqCst))).filter(|tid| *tid != Tid(0));
         RecoveryDebt { untold: tid(AT_UNTOLD), stayed: tid(AT_STAYED) }
@@ -265,7 +261,7 @@ impl ProcessWords {
         self.long(AT_MAGIC).load(SeqCst) == MAGIC && self.long(AT_SESSION).load(SeqCst) == session
     }
 
-    /// Writers assume that a torn write spares its neighbours.
+    /// A torn write spares its neighbours.
     pub fn psow(&self) -> bool {
         self.long(AT_SETTINGS).load(SeqCst) & PSOW != 0
     }
@@ -282,7 +278,6 @@ impl ProcessWords {
         }
     }
 
-    /// Everything fails from now on, in every process.
     pub fn poison(&self) {
         if keeps(Case::PoisonTold) {
             // An earlier reason stays.
@@ -340,7 +335,6 @@ impl ProcessWords {
         self.frontier().raise(Milestone::Requested, tid);
     }
 
-    /// A flush that begins now covers them.
     pub fn raise_written(&self, tid: Tid) {
         self.frontier().raise(Milestone::Published, tid);
         self.wake_shipper();
@@ -362,7 +356,7 @@ impl ProcessWords {
         let _ = self.cell(AT_SHIP).compare_exchange(from as u64, to as u64, SeqCst, SeqCst);
     }
 
-    /// The shipper begins: commits wait for the store, and readers until it is known to have all.
+    /// Commits wait for the store, and readers until it is known to have all.
     pub fn begin_unshipped(&self, patience_ms: u64) {
         self.cell(AT_SHIP_MS).store(patience_ms, SeqCst);
         self.cell(AT_SHIP).store(Ship::Begun as u64, SeqCst);
@@ -379,7 +373,6 @@ impl ProcessWords {
         self.change_ship(Ship::Fenced, Ship::On);
     }
 
-    /// For a replica, unless its commits wait for the store.
     pub fn begin_replica(&self) {
         self.change_ship(Ship::Off, Ship::Replica);
     }
@@ -410,7 +403,6 @@ impl ProcessWords {
         }
     }
 
-    /// How long the store has taken nothing, as far as was noticed.
     pub fn late_for(&self) -> Duration {
         Duration::from_micros(system::clock_us().saturating_sub(self.long(AT_SHIP_LATE).load(SeqCst)))
     }
@@ -455,7 +447,6 @@ impl ProcessWords {
         self.cell(AT_FLUSHER)
     }
 
-    /// The process in a word FLUSHER.
     pub fn flusher_of(word: u64) -> Option<usize> {
         usize::try_from(word).ok()?.checked_sub(1)
     }
@@ -464,17 +455,15 @@ impl ProcessWords {
         ProcessBits::at(self, at)
     }
 
-    /// Those that wait for a flush.
     pub fn awaiting(&self) -> ProcessBits<'_> {
         self.bits(AT_AWAITING)
     }
 
-    /// [`ProcessWords::awaiting`] when the last flush began.
     pub fn covered(&self) -> ProcessBits<'_> {
         self.bits(AT_COVERED)
     }
 
-    /// When the last flush ended, on the system's clock, in microseconds.
+    /// In microseconds of the system's clock.
     pub fn flush_ended(&self) -> &AtomicU64 {
         self.cell(AT_FLUSH_ENDED)
     }
@@ -501,7 +490,7 @@ impl ProcessWords {
         fence(SeqCst);
     }
 
-    /// It may be dead. Checked after announcing a snapshot.
+    /// Checked after announcing a snapshot; it may be dead.
     pub fn alone(&self) -> Option<usize> {
         fence(SeqCst);
         usize::try_from(self.long(AT_ALONE).load(SeqCst)).ok()?.checked_sub(1)
@@ -544,7 +533,6 @@ impl ProcessWords {
         self.epoch() == epoch
     }
 
-    /// Kept images are published; home may be overwritten now.
     pub fn next_epoch(&self) {
         self.cell(AT_EPOCH).fetch_add(1, SeqCst);
         fence(SeqCst);
@@ -570,7 +558,6 @@ impl ProcessWords {
         Tid(self.long(AT_KEPT_UNTIL).load(SeqCst))
     }
 
-    /// Images are about to be kept for older snapshots.
     pub fn raise_kept_until(&self, until: Tid) {
         self.cell(AT_KEPT_UNTIL).fetch_max(until.0, SeqCst);
     }
@@ -583,17 +570,14 @@ impl ProcessWords {
         self.long(AT_TURN).load(SeqCst)
     }
 
-    /// Counts passings of the turn between processes.
     pub fn turns(&self) -> &AtomicU64 {
         self.cell(AT_TURNS)
     }
 
-    /// The [`super::tendency::Tendency`] of the database's explicit transactions.
     pub fn tends(&self) -> &AtomicU64 {
         self.cell(AT_TENDS)
     }
 
-    /// Those that wait for their turn.
     pub fn wanting(&self) -> ProcessBits<'_> {
         self.bits(AT_WANTING)
     }
@@ -604,21 +588,19 @@ impl ProcessWords {
         block.shorts.get(bell)
     }
 
-    /// The caller has its lock byte, and made the slot.
     pub fn enter(&self, process: usize, tag: ProcessTag) {
         self.clear(process);
         self.slot_word(process, IN_SLOT_TAG).into_iter().for_each(|word| word.store(tag.0, SeqCst));
         self.used().set(process);
     }
 
-    /// The process in a slot, dead or alive.
+    /// Dead or alive.
     pub fn tag(&self, process: usize) -> ProcessTag {
         let known = self.reach(process).ok().and_then(|()| self.word_seen(process, IN_SLOT_TAG));
         known.map_or(ProcessTag::UNKNOWN, ProcessTag)
     }
 
-    /// When the oldest snapshot of a process was taken, in seconds of the system's clock. It counts
-    /// while the process has a snapshot.
+    /// In seconds of the system's clock. It counts while the process has a snapshot.
     pub fn snapshot_since(&self, process: usize) -> u32 {
         self.since(&self.0, process).map_or(0, |since| since.load(Relaxed))
     }
@@ -636,7 +618,6 @@ impl ProcessWords {
         block.shorts.get(times + n)
     }
 
-    /// Sends to the store.
     pub fn set_shipper(&self, process: usize) {
         self.cell(AT_SHIPPER).store(process as u64 + 1, SeqCst);
     }
@@ -650,7 +631,6 @@ impl ProcessWords {
         self.bits(AT_USED)
     }
 
-    /// Where the next process that attaches begins to look for the dead.
     pub fn looked(&self) -> &AtomicU64 {
         self.cell(AT_LOOKED)
     }
@@ -674,12 +654,11 @@ impl ProcessWords {
         self.bits(AT_PINNING)
     }
 
-    /// At least all that pinned a snapshot before. The caller has the turn.
+    /// At least all before. The caller has the turn.
     pub fn pinned(&self) -> Vec<(usize, Pins)> {
         pinning::pinning(self).into_iter().map(|process| (process, self.pins(process))).collect()
     }
 
-    /// The caller looks at [`ProcessWords::home_floor`] next.
     pub fn set_pin(&self, process: usize, cell: SnapshotCell, tid: Option<Tid>) {
         let word = match cell {
             SnapshotCell::Own(n) => IN_SLOT_PINS + n.min(PINS - 1),
@@ -693,7 +672,6 @@ impl ProcessWords {
         }
     }
 
-    /// All, where the slot cannot be read.
     pub fn pins(&self, process: usize) -> Pins {
         if self.reach(process).is_err() {
             return Pins { exact: Vec::new(), floor: Some(Tid(0)) };

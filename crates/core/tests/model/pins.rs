@@ -1,5 +1,5 @@
-//! Snapshots of a process, while processes that checkpoint one after the other unset its bit and
-//! die at any step. None raises the floor above a snapshot that it does not see.
+//! Snapshots of a process, while checkpointing processes unset its bit and die at any step. None
+//! raises the floor above a snapshot that it does not see.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,14 +28,13 @@ enum Without {
     FloorFirst,
 }
 
-/// The words of one process that reads.
 struct World {
     without: Without,
     bit: AtomicUsize,
     clearing: AtomicUsize,
     pin: AtomicU64,
     floor: AtomicU64,
-    /// The snapshot that it reads, for the judge alone.
+    /// For the judge alone.
     reads: Unseen,
 }
 
@@ -139,7 +138,6 @@ fn run(without: Without) {
         move || reads(&world)
     });
     for floor in 1..=4 {
-        // Perhaps it does not die.
         checkpoints(&world, floor, shuttle::rand::thread_rng().gen_range(1..14));
     }
     reader.join().unwrap();

@@ -1,5 +1,5 @@
-//! Bad input on the real disk: for any bytes beside a database, a connection gets the right class
-//! of error and a helpful message, and writes nothing (invariants I6, I7).
+//! Bad input on the real disk: any bytes beside a database give the right class of error and a
+//! helpful message, and nothing is written (invariants I6, I7).
 
 use crate::common;
 
@@ -106,7 +106,7 @@ fn a_flipped_bit_in_a_record_that_was_durable() {
 
 #[test]
 fn a_flipped_bit_in_the_last_record_ends_the_log_before_it() {
-    // As after a crash: no later record proves that it was whole.
+    // No later record proves that it was whole.
     let pair = crashed(TX);
     let starts = pair.records();
     flip(&pair.log(), starts[starts.len() - 1] + 60);
@@ -240,7 +240,7 @@ fn a_second_process_joins_and_one_that_wants_the_file_for_itself_is_refused() {
     let pair = crashed(TX);
     let mut first = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     first.lock(LockLevel::Shared).unwrap();
-    // Locks belong to open files, so this acts as another process.
+    // Locks belong to open files: this acts as another process.
     let mut second = engine().open(&pair.home, OpenMode::ReadWrite, &[]).unwrap();
     second.lock(LockLevel::Shared).unwrap();
     for process in [&mut first, &mut second] {
@@ -256,7 +256,6 @@ fn a_second_process_joins_and_one_that_wants_the_file_for_itself_is_refused() {
     let mut fourth = engine().open(&pair.home, OpenMode::ReadWrite, &other).unwrap();
     let error = fourth.lock(LockLevel::Shared).unwrap_err();
     assert!(matches!(error, Error::Option(_)) && error.to_string().contains("psow=1"), "{error}");
-    // A reader takes the options in force, in its own process or beside another connection.
     let engine = engine();
     for _ in 0..2 {
         let mut reader = engine.open(&pair.home, OpenMode::ReadOnly, &other).unwrap();
@@ -329,7 +328,7 @@ fn a_flipped_bit_in_a_slot_after_a_recovery() {
 
 #[test]
 fn a_flipped_bit_in_a_slot_behind_a_big_transaction() {
-    // The older slot must not count on images that were cut off.
+    // The older slot must not count on cut-off images.
     let whole = crashed(TX);
     let options = [("stream_size", "64k"), ("log_size", "256k")].map(|(n, v)| (n.to_owned(), v.to_owned()));
     let mut c = engine().open(&whole.home, OpenMode::ReadWrite, &options).unwrap();
@@ -392,7 +391,7 @@ fn the_slot_of_a_session_that_is_over_does_not_count() {
         let pair = whole.copy();
         let newer = Slot { session: 7, salt: 8, sequence: slot.sequence + ahead, ..slot.clone() };
         let mut bytes = std::fs::read(pair.log()).unwrap();
-        // An even distance would overwrite the other slot, and both must exist.
+        // An even distance would overwrite the other slot.
         let at = (1 + (slot.sequence + 1) as usize % 2) * 4096;
         bytes[at..at + 100].copy_from_slice(&newer.encode());
         std::fs::write(pair.log(), bytes).unwrap();
@@ -406,7 +405,6 @@ fn the_slot_of_a_session_that_is_over_does_not_count() {
 
 #[test]
 fn a_flipped_bit_in_a_slot_behind_the_first_transaction() {
-    // The mark's slot states another page size.
     let whole = crashed(TX);
     std::fs::remove_file(whole.log()).unwrap();
     std::fs::write(&whole.home, []).unwrap();

@@ -49,7 +49,6 @@ fn found(disk: &SimDisk, path: &str, case: &str) -> u8 {
     page[0]
 }
 
-/// One block of the ring, several, and more than it held.
 const SESSIONS: [(u8, u32); 3] = [(1, 2), (9, 3), (40, 9)];
 
 #[test]
@@ -163,7 +162,6 @@ fn a_file_that_is_renamed_behind_its_close_and_replaced() {
     }
 }
 
-/// For removing the medium at once.
 #[test]
 fn extra_flushes_the_removal_of_the_mark() {
     let disk = SimDisk::new(SimConfig::default());
@@ -180,7 +178,6 @@ fn extra_flushes_the_removal_of_the_mark() {
     assert!((0..50).any(|seed| is_marked(&disk.crash(seed), DB)));
 }
 
-/// The proof is of the last transaction.
 #[test]
 fn an_older_copy_of_home_is_refused() {
     let disk = SimDisk::new(SimConfig::default());
@@ -270,8 +267,7 @@ fn a_power_cut_anywhere_in_many_short_sessions() {
     assert!(beside_plain > 5 && beside_older > 5, "{beside_plain} and {beside_older} of the cases it is about");
 }
 
-/// The process is killed without a flush: the mark is on the medium before a page of home is
-/// overwritten (rule MarkWithFirstRecord).
+/// The mark is on the medium before a page of home is overwritten (rule MarkWithFirstRecord).
 #[test]
 fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
     const PAGES: u32 = 3;
@@ -323,8 +319,8 @@ fn a_log_without_its_seal_is_flushed_by_itself() {
     c.close().unwrap();
 }
 
-/// Another process takes SHARED before it sees PENDING: the closing one keeps its file open, but
-/// not its locks.
+/// The other process takes SHARED before it sees PENDING: the closing one keeps its file open,
+/// without its locks.
 #[test]
 fn a_close_that_fails_leaves_the_database_to_the_next_process() {
     const SHARED: (u64, u64) = (0x4000_0002, 510);

@@ -1,5 +1,5 @@
 //! After a power cut everything that concurrent writers acknowledged or saw is there, whole (I1,
-//! I4), and the transactions of all threads have a serial order.
+//! I4), in a serial order.
 
 use crate::common::slow;
 
@@ -15,11 +15,9 @@ use parking_lot::Mutex;
 
 const PAGE: usize = 512;
 const THREADS: usize = 4;
-/// Pages of one thread's transactions.
 const OWN: u64 = 20;
 const PAGES: u64 = 1 + THREADS as u64 * (1 + OWN);
 
-/// The page with thread `t`'s newest number, and the numbers it saw.
 fn counter(t: usize) -> u64 {
     2 + t as u64
 }
@@ -105,7 +103,6 @@ fn commit(c: &mut Connection, t: usize, known: &Known, rng: &mut SplitMix64) -> 
     c.unlock(LockLevel::None)
 }
 
-/// A reader of a transaction sees all that it saw.
 fn look(c: &mut Connection, known: &Known) -> Result<(), Error> {
     c.lock(LockLevel::Shared)?;
     check(c, "in a snapshot")?.into_iter().zip(&known.seen).for_each(|(n, seen)| {
@@ -136,8 +133,7 @@ fn check(c: &mut Connection, when: &str) -> Result<[u64; THREADS], Error> {
 fn check_order(all: &BTreeMap<(usize, u64), Numbers>) {
     for ((t, n), saw) in all {
         for (other, seen) in saw[1..].iter().enumerate().filter(|(other, seen)| **seen > 0 && other != t) {
-            // It saw `seen - 1` of `other`, so it ran before that thread's next, which saw it if it
-            // looked.
+            // It saw `seen - 1` of `other`, so it ran before that thread's next.
             let Some(next) = all.get(&(other, *seen)) else { continue };
             assert!(next[1 + t] == 0 || next[1 + t] > *n, "{t}:{n} and {other}:{seen} each ran before the other");
         }

@@ -35,7 +35,7 @@ fn nobody_writes_between_the_first_process_and_its_first_transaction() {
     let has_written = Arc::new(AtomicBool::new(false));
     let (other, came, written) = (second.clone(), has_come.clone(), has_written.clone());
     process.at("/db-onewrite", move |call| {
-        // The last lock, of one byte, lets others in, with the first process off its processor.
+        // The last lock, of one byte, lets others in.
         if matches!(call, Call::Unlock { len: 1, .. }) && !came.swap(true, SeqCst) {
             let mut other = other.lock();
             written.store(try_write(&mut other, [(1, page(7))].into_iter()).is_ok(), SeqCst);

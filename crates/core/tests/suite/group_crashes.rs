@@ -11,11 +11,9 @@ use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 
-/// Header, counter, and pages of transactions.
 const PAGES: u32 = 300;
 const PAGE: usize = 512;
 
-/// How many besides the counter, and the first.
 fn reach(n: u64) -> (u64, u64) {
     let room = u64::from(PAGES) - 2;
     let count = match n % 64 {
@@ -119,7 +117,6 @@ fn repeat(mut once: impl FnMut() -> Result<(), Error>, mut start_over: impl FnMu
     }
 }
 
-/// Until the power is cut. Returns commits and flushes of the log.
 fn run(seed: u64, scheme: &str, atomic_unit: u32, all_flush: bool) -> (u64, u64) {
     let mut rng = SplitMix64::new(seed);
     let sim = SimDisk::new(SimConfig { atomic_unit, ..SimConfig::default() });

@@ -111,7 +111,6 @@ fn recovery_flushes_twice_and_leaves_a_plain_file() {
     }
 }
 
-/// They are clean in the cache and not on the disk.
 #[test]
 fn pages_whose_flush_failed_are_made_durable_before_anything_builds_on_them() {
     let disk = disk(4096, 32);

@@ -56,7 +56,6 @@ fn a_page_is_added_without_writing_page_1_and_the_size_survives() {
     }
 }
 
-/// Most overwrite zeros that an earlier one wrote ahead.
 #[test]
 fn pages_that_are_added_one_by_one_rarely_make_home_longer() {
     for scheme in ["dhl-cc", "lsmvbt"] {
@@ -127,8 +126,7 @@ fn what_grew_in_place_is_there_after_a_checkpoint() {
     let mut c = open(&disk, "dhl-cc");
     let first = page_1(&mut c, 13);
     write(&mut c, &[first, (1, leaf(2)), (12, leaf(2))]);
-    // Through the log until a checkpoint pays, then in place again. The first one comes with a
-    // record that the short ring lacks room for.
+    // Through the log until a checkpoint pays, then in place again.
     let mut n = 0;
     while stat(&mut c, "checkpoints") < 2 {
         n += 1;
@@ -169,7 +167,6 @@ fn cut_short(scheme: &str, grows: bool, ops: u64) -> SimDisk {
     disk
 }
 
-/// Any subset of the unflushed writes arrives.
 #[test]
 fn the_size_outlives_a_power_cut_in_the_recovery_of_a_dead_process() {
     for (scheme, grows) in [("dhl-cc", true), ("dhl-cc", false), ("dhl-tc", true)] {

@@ -1,5 +1,5 @@
-//! Threads that write one database of an in-page scheme share flushes. After a power cut everything
-//! acknowledged or seen is there, whole, in place or through the log (invariants I1, I4).
+//! Threads under an in-page scheme share flushes. After a power cut everything acknowledged or seen
+//! is there, whole, in place or through the log (invariants I1, I4).
 
 use crate::common::slow;
 
@@ -12,7 +12,6 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 
 const PAGE: usize = 512;
-/// Header, counter, and pages of transactions.
 const PAGES: u64 = 40;
 const CELL: usize = PAGE - 32 - 100;
 
@@ -26,7 +25,6 @@ fn is_full(n: u64) -> bool {
     n % 10 == 3 || n % 100 >= 96
 }
 
-/// Every fifth adds a page; now and then all added ones are cut off.
 fn size_after(n: u64) -> u64 {
     PAGES + n % 50 / 5
 }

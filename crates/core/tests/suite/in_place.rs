@@ -31,7 +31,6 @@ fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit_in_place() {
     for scheme in IN_PAGE {
         let first = disk(4096, 32);
         let mut c = open(&first, scheme);
-        // It goes through the log, which a recovery goes on with: then it begins a session.
         write(&mut c, &[(1, opaque(1))]);
         let crashed = first.survive();
         let older = crashed.snapshot_file(Path::new(HOME)).unwrap();
@@ -45,7 +44,6 @@ fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit_in_place() {
     }
 }
 
-/// The page is clean in the cache and not on the disk.
 #[test]
 fn a_page_whose_flush_failed_is_made_durable_before_anything_builds_on_it() {
     for scheme in IN_PAGE {
@@ -107,7 +105,6 @@ fn the_change_counter_goes_on_above_every_one_that_was_shown() {
     }
 }
 
-/// Without an unlock it sees its writes.
 #[test]
 fn what_was_read_ahead_is_forgotten_at_a_commit() {
     for scheme in ["dash", "log"] {
@@ -123,7 +120,6 @@ fn what_was_read_ahead_is_forgotten_at_a_commit() {
             c.read_at(&mut b, index * PAGE as u64).unwrap();
             b
         };
-        // By the third page in a row.
         (1..4).for_each(|index| drop(read(&mut c, index)));
         c.lock(LockLevel::Reserved).unwrap();
         c.write_at(&page(5), 4 * PAGE as u64).unwrap();

@@ -25,7 +25,6 @@ fn pages_behind_fcntl_sync_are_committed() {
     ends_with_all(&pair.copy().home, 2);
 }
 
-/// A small cache wrote some pages early.
 #[test]
 fn pages_before_and_behind_fcntl_sync_are_one_transaction() {
     let pair = crashed(1);
@@ -56,7 +55,6 @@ fn a_transaction_that_is_prepared_twice_is_committed() {
     ends_with_all(&pair.copy().home, 2);
 }
 
-/// By writing the old pages, perhaps to go on under its lock.
 #[test]
 fn a_rollback_behind_fcntl_sync_leaves_nothing() {
     let pair = crashed(1);

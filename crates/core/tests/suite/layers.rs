@@ -1,6 +1,5 @@
-//! The folders of a crate are layers: a folder imports only from folders before it. Imports are
-//! `use` and paths that begin with `crate` or `super`; method calls are not seen. Tests may import
-//! from anywhere.
+//! The folders of a crate are layers: each imports only from folders before it. Method calls are
+//! not seen. Tests may import from anywhere.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -63,7 +62,7 @@ const BENCH: Tree = Tree {
 
 const TREES: [&Tree; 3] = [&CORE, &VFS, &BENCH];
 
-/// Beside the root. One that is no layer imports from everywhere, and no layer imports it.
+/// One that is no layer imports from everywhere, and no layer imports it.
 const LOOSE_MAX: usize = 4;
 
 const ROOTS: [&str; 2] = ["lib.rs", "main.rs"];
@@ -109,7 +108,7 @@ fn is_in_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_'
 }
 
-/// Each path of the tree at the start of `text` gets `before` in front. Macros are left out.
+/// Macros are left out.
 fn read_tree<'a>(text: &'a str, before: &[&'a str], paths: &mut Vec<Vec<&'a str>>) -> &'a str {
     let (mut path, mut rest) = (before.to_vec(), text.trim_start());
     loop {
@@ -201,8 +200,8 @@ fn complaints(tree: &Tree, sources: &BTreeMap<String, String>) -> Vec<String> {
     complaints
 }
 
-/// A Markdown page has the table below the title with the path `root`, a source in its first
-/// comment. A row may have several folders.
+/// A page has the table below the title with the path `root`, a source in its first comment. A row
+/// may have several folders.
 fn told_layers(page: &str, root: &str) -> Vec<String> {
     let comment: Vec<&str> = page.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim_start).collect();
     let title = |line: &&str| line.starts_with('#') && line.contains(&format!("`{root}`"));

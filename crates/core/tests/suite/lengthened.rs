@@ -105,7 +105,6 @@ fn an_open_reads_what_the_log_says_and_not_how_long_it_is() {
         };
         let last = u64::from(PAGES) - 1;
         assert_eq!((read(&mut c, 1), read(&mut c, last)), (2, if big { 2 } else { 1 }), "{options:?}");
-        // Images go to the log's end by its slot.
         write(&mut c, &(1..PAGES.into()).map(|n| (n, filled(n, PAGES, 3))).collect::<Vec<_>>());
         c.close().unwrap();
         let moved = counting.moved.load(Ordering::Relaxed);

@@ -118,7 +118,6 @@ fn what_has_the_name_of_a_lost_log_is_set_aside() {
     assert_eq!(number(&disk), 2);
 }
 
-/// A reader delays the new log.
 #[test]
 fn all_processes_go_on_with_the_new_log() {
     for is_removed in [true, false] {
@@ -192,7 +191,6 @@ fn one_that_has_not_seen_the_new_log_closes_as_the_last() {
     assert_eq!(number(&disk), 3);
 }
 
-/// An older state's reader delays the new log, the newest state's does not.
 #[test]
 fn readers_of_the_process_that_makes_the_log() {
     let disk = disk();
@@ -263,7 +261,6 @@ fn schemes_that_make_no_new_log_bring_everything_home() {
     }
 }
 
-/// `acknowledged`: how far the two processes came.
 fn history(disk: &SimDisk, is_removed: bool, acknowledged: &mut u64, is_lost: &mut bool) -> Result<()> {
     let (mut one, mut other) = (open_with(disk, &[])?, open_with(disk, &[])?);
     for n in 1..=6 {
@@ -281,8 +278,7 @@ fn history(disk: &SimDisk, is_removed: bool, acknowledged: &mut u64, is_lost: &m
     other.close()
 }
 
-/// Except between the loss and the new log's first slot: until everything is at home, the lost
-/// log's content may be gone.
+/// Except before the new log's first slot: the lost log's content may be gone.
 #[test]
 fn power_cuts_while_a_new_log_is_made_lose_nothing() {
     for is_removed in [true, false] {

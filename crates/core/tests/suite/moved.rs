@@ -185,7 +185,6 @@ fn a_crashed_database_is_recovered_under_its_new_name() {
     }
 }
 
-/// Files beside the name are another's.
 #[test]
 fn a_file_that_was_renamed_is_not_marked_under_its_old_name() {
     let disk = disk();
@@ -220,7 +219,6 @@ fn a_file_without_a_name_has_a_log_without_one() {
     assert_eq!((names(&disk).len(), number(&disk, DB)), (2, NEW + 1));
 }
 
-/// It does not block a new file.
 #[test]
 fn a_log_of_a_database_that_is_gone_is_set_aside_whole() {
     let first = disk();
@@ -241,7 +239,6 @@ fn a_log_of_a_database_that_is_gone_is_set_aside_whole() {
     assert_eq!(newest(&mut open(&disk, "/found")).unwrap(), 1);
 }
 
-/// `acknowledged`: how far each process came.
 fn history(disk: &SimDisk, acknowledged: &mut [u64; 2]) -> Result<()> {
     let opened = |path: &str| {
         let options = [("log_size".to_owned(), "256k".to_owned())];
@@ -322,7 +319,6 @@ fn power_cuts_while_a_database_is_renamed_and_replaced_lose_nothing() {
     }
 }
 
-/// It takes no log away.
 #[test]
 fn a_copy_of_the_file_is_not_the_file() {
     let disk = disk();

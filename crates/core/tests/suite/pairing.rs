@@ -32,7 +32,6 @@ fn newest(disk: &SimDisk) -> Result<u64> {
     Ok(n)
 }
 
-/// Returns the closed file from before, and the marked one from before the checkpoint.
 fn used() -> (SimDisk, Connection, Vec<u8>, Vec<u8>) {
     let disk = SimDisk::new(SimConfig::default());
     let file = |disk: &SimDisk| disk.snapshot_file(Path::new(HOME)).unwrap();

@@ -1,6 +1,6 @@
 //! A reader that comes while a transaction goes home sees one whole state (invariant I4). Else
-//! SQLite would keep an old page under the new change counter, and the next commit built on it
-//! would lose an acknowledged one (I1).
+//! SQLite would keep an old page under the new change counter, and the next commit would lose an
+//! acknowledged one (I1).
 
 use crate::common;
 
@@ -59,7 +59,6 @@ fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_abo
         let (mut older, mut comer, mut writer) = (open(), open(), open());
         write(&mut writer, &numbered(1..2, 1));
         writer.pragma("checkpoint", None).unwrap().unwrap();
-        // Home's images are kept for it, and home is listed as the place of later ones.
         older.lock(LockLevel::Shared).unwrap();
 
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -89,7 +88,6 @@ fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
         let mut writer = open();
         let every_other = |n| numbered(1..PAGES, n).into_iter().step_by(2).collect::<Vec<_>>();
         write(&mut writer, &every_other(1));
-        // For two files that take turns.
         for n in 2..4 {
             let mut comer = open();
             let seen = Arc::new(Mutex::new(Vec::new()));
@@ -114,8 +112,8 @@ fn newest(c: &mut Connection, pages: u64) -> u64 {
     number
 }
 
-/// Big transactions each stream to the place of the one before. No reader sees an older state than
-/// another process's (rule SeenWhenDurable).
+/// Each streams to the place of the one before. No reader sees an older state than another
+/// process's (rule SeenWhenDurable).
 #[test]
 fn who_comes_after_a_reader_of_another_process_reads_no_older_state() {
     const PAGES: u64 = 24;
@@ -226,7 +224,6 @@ fn who_attaches_while_a_big_transaction_goes_home() {
     }
 }
 
-/// The page comes home after an older snapshot that is too short for it.
 #[test]
 fn a_snapshot_that_a_page_was_added_behind_is_kept_no_image_of_it() {
     let sim = SimDisk::new(SimConfig::default());
@@ -257,8 +254,8 @@ fn a_snapshot_that_a_page_was_added_behind_is_kept_no_image_of_it() {
     }
 }
 
-/// The holder of PENDING has gone. Stock SQLite, which reads the length and then the header, must
-/// not come between the pages and the mark's removal (rule StockKeptOut).
+/// Stock SQLite, which reads the length and then the header, must not come between the pages and
+/// the mark's removal (rule StockKeptOut).
 #[test]
 fn who_closes_last_keeps_stock_sqlite_out() {
     const PENDING: u64 = 0x4000_0000;
@@ -312,14 +309,12 @@ fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
     assert_eq!(sim.snapshot_file(Path::new("/db")).unwrap()[19], 1, "the mark is off");
 }
 
-/// Every reader sees the whole transaction (rule OldImageKept). The dead process was alone at
-/// first.
+/// The dead process was alone at first (rule OldImageKept).
 #[test]
 fn who_comes_before_a_process_dies_on_the_way_home() {
     a_process_dies_on_the_way_home(false);
 }
 
-/// One of the other processes reads: images kept for it stay.
 #[test]
 fn who_is_there_before_a_process_dies_on_the_way_home() {
     a_process_dies_on_the_way_home(true);
@@ -341,7 +336,6 @@ fn a_process_dies_on_the_way_home(others_are_there: bool) {
         let mortal = Hooked::new(&sim);
         let mut writer = open(Arc::new(mortal.clone()));
         write(&mut writer, &numbered(1..2, 0));
-        // Each is a write of its own.
         let big: Vec<_> = numbered(1..PAGES, 2).into_iter().step_by(2).collect();
         let process = Hooked::new(&sim);
         let (mut next, mut comer) = (open(Arc::new(process.clone())), open(Arc::new(sim.clone())));
@@ -385,7 +379,6 @@ fn a_process_dies_on_the_way_home(others_are_there: bool) {
             }
         });
         if others_are_there {
-            // It has no snapshot yet.
             next = open(Arc::new(process.clone()));
         }
         for _ in 0..3 {

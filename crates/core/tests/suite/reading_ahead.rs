@@ -67,7 +67,6 @@ fn a_page_that_its_writer_read_is_not_read_again() {
     commit(&[], &[3], 1);
     assert_eq!(commit(&[9, 11], &[11, 9], 2), 0);
     assert_eq!(commit(&[12], &[12, 13], 3), 1);
-    // More than are kept.
     let many: Vec<u64> = (15..PAGES).collect();
     assert_eq!(commit(&many, &[15, PAGES - 1], 4), 1);
     assert_eq!(commit(&[], &[16], 5), 1);

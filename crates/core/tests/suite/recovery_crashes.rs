@@ -110,13 +110,12 @@ fn used(count: u64, options: &[(&str, &str)]) -> (SimDisk, Connection) {
     (disk, c)
 }
 
-/// Records stay: one flush, of the log, or none after a kill. The next commit flushes home first.
+/// Records stay: one flush, of the log, or none after a kill.
 #[test]
 fn the_first_row_takes_one_flush_or_none() {
     let disk = killed(5, &[]);
     first_row(&disk.survive(), 0);
     first_row(&disk.crash(0), 1);
-    // Without a write, the position stays.
     let again = disk.survive();
     let mut c = open(&again, &[]);
     assert_eq!(newest(&mut c), 5);
@@ -202,8 +201,7 @@ fn a_record_that_was_begun_is_not_left() {
     assert_eq!(flushes(&disk.survive()), 0);
 }
 
-/// A medium may lose unflushed writes while the kernel lives, except the record behind, which a
-/// repeated transaction's same bytes must not join (rule FlushedStays).
+/// A repeated transaction's same bytes must not join the record behind it (rule FlushedStays).
 #[test]
 fn a_record_that_a_medium_has_left_behind_stays_lost() {
     let options = [("psow", "0")];
@@ -322,8 +320,7 @@ fn what_was_shown_stays() {
     }
 }
 
-/// A power cut takes a transaction and leaves the record behind it, which the repeated one's same
-/// bytes must not join (rule OneNumberOneState).
+/// The same, after a power cut that takes the transaction before (rule OneNumberOneState).
 #[test]
 fn a_record_that_a_power_cut_left_behind_stays_lost() {
     // Of two records in own blocks, one can be lost alone.
@@ -408,7 +405,7 @@ fn recoveries_behind_recoveries() {
     assert!(home[19] == 1 && home[PAGE..2 * PAGE] == page(n));
 }
 
-/// The copy is refused, or leads to the newest state (rules OneNumberOneState and
+/// The copy is refused, or leads to the newest state (rules OneNumberOneState,
 /// SlotWithFirstRecord).
 #[test]
 fn an_older_home_does_not_fit_a_log_that_was_closed() {

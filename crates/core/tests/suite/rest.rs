@@ -1,5 +1,4 @@
-//! A process detaches with open connections: home is a plain file then, and the next transaction
-//! attaches anew.
+//! A process detaches with open connections: home is a plain file until the next transaction.
 
 use crate::common;
 

@@ -63,8 +63,7 @@ fn ends_with_all(disk: &SimDisk, c: Connection, n: u64) {
     assert!(!disk.exists(Path::new(SECOND)).unwrap());
 }
 
-/// No older home hides commits without a record (rule SlotsAgree). With every record in the log, it
-/// leads to the newest state.
+/// No older home hides commits without a record (rule SlotsAgree).
 #[test]
 fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit() {
     for scheme in ["dash", "wal-opt"] {
@@ -102,7 +101,6 @@ fn a_commit_writes_both_files_and_flushes_one_and_the_names() {
         assert_eq!((home.syncs + second.syncs, all.dir_syncs, all.flushes()), (1, 1, 2));
         assert_eq!((home.syncs, second.syncs), (n % 2, 1 - n % 2), "they take turns");
     }
-    // The first exchange is a trial.
     let stats = c.pragma("stats", None).unwrap().unwrap();
     assert!(stats.contains("commits=5\n") && stats.contains("\nexchanges=6\n"), "{stats}");
     ends_with_all(&disk, c, 5);
@@ -157,7 +155,6 @@ fn what_fails_in_a_commit_poisons() {
             for n in 1..=before {
                 try_commit(&mut c, n).unwrap();
             }
-            // The second write is to the other file.
             for nth in 1..=1 + u64::from(op == Op::Write) {
                 let disk = disk.survive();
                 let mut c = open(&disk);
@@ -179,7 +176,6 @@ fn what_fails_in_a_commit_poisons() {
     }
 }
 
-/// Without the second file, the names are unknown.
 #[test]
 fn what_fails_on_the_way_to_other_options_poisons() {
     for op in [Op::Sync, Op::Exchange, Op::SyncDir] {

@@ -15,7 +15,6 @@ use onewrite_core::{Connection, Engine, LockLevel};
 
 const RING: u64 = 3 * PAGE as u64;
 
-/// It died right after its write, unannounced.
 fn shipper_beside_a_record_of_the_dead(sim: &SimDisk) -> Connection {
     sim.put_file(Path::new("/db"), &plain(0));
     let open = |disk: Arc<dyn Disk>, ships: &str| {

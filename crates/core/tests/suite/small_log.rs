@@ -40,7 +40,6 @@ fn database(capacity: Option<u64>) -> SimDisk {
     disk
 }
 
-/// Every byte differs from the one before.
 fn image(n: u64) -> Vec<u8> {
     (0..PAGE as u64).map(|at| (n.wrapping_mul(31) + at * 7 + 1) as u8).collect()
 }
@@ -184,7 +183,6 @@ fn what_fails_while_it_grows_poisons() {
 enum Growing {
     /// First lap: they stay.
     Full,
-    /// Later: a checkpoint empties the ring.
     Wrapped,
     /// As `Wrapped`.
     Followed,
@@ -308,7 +306,7 @@ fn another_process_follows_a_log_that_grows() {
     }
 }
 
-/// No session continues with their slot, which tells of a ring as long as `log_size`.
+/// No session continues with their slot.
 #[test]
 fn logs_of_the_version_before_are_recovered_and_become_small() {
     const OLD: u64 = 4 << 20;
@@ -403,7 +401,6 @@ fn flushes() {
     assert_eq!((made.0, grown.1), (5, 2), "to make the log, and to give it back");
 }
 
-/// Home may need it.
 #[test]
 fn a_mark_that_may_be_on_the_disk_keeps_the_log() {
     let (mut failed, mut grown) = (0, 0);

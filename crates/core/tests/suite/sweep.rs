@@ -43,7 +43,6 @@ fn open(engine: &Arc<Engine>) -> Connection {
     try_open(engine).unwrap()
 }
 
-/// Bytes at both ends, so that a torn page shows.
 fn image(n: u64) -> Vec<u8> {
     let mut b = vec![0; PAGE];
     if n > 0 {
@@ -108,7 +107,6 @@ fn no_commit_brings_home_what_all_did() {
         moved += u64::from(std::mem::replace(&mut base, now) != now);
     }
     assert!(moved > 15, "the slot moved {moved} times");
-    // The mark, and few more pages than a transaction has.
     assert!(most.0 <= 12 && most.1 <= 1, "one commit made {most:?} writes and flushes of home");
     assert!(look(&mut c) == model);
     c.close().unwrap();

@@ -1,5 +1,5 @@
-//! After a crash recovery builds no page image before it is needed. Any later reader, whatever has
-//! become of home, log and page, finds the records' content (rule OldImageKept), or an error.
+//! Recovery builds no page image before it is needed. Any later reader, even after a loss of home,
+//! log and page, finds the records' content (rule OldImageKept), or an error.
 
 use crate::common;
 
@@ -178,7 +178,6 @@ fn an_older_snapshot_keeps_what_it_has() {
     }
 }
 
-/// Its older image is unmade.
 #[test]
 fn a_page_that_is_added_again_leaves_a_snapshot_what_it_has() {
     let (disk, model) = killed(12);
@@ -210,7 +209,6 @@ fn a_page_that_is_added_again_leaves_a_snapshot_what_it_has() {
     assert!(reads(&mut reader) == model);
 }
 
-/// The records' bytes are in memory.
 #[test]
 fn a_log_that_changes_underneath() {
     let (disk, model) = killed(9);
@@ -221,7 +219,7 @@ fn a_log_that_changes_underneath() {
     assert!(reads(&mut c) == model);
 }
 
-/// An error, never zeros under the records' changes.
+/// Never zeros under the records' changes.
 #[test]
 fn a_home_that_is_cut_short_underneath() {
     let (disk, model) = killed(9);

@@ -33,7 +33,6 @@ fn what_is_checkpointed_until_nobody_else_has_the_file_counts() {
         let file = sim.open(Path::new("/db"), OpenMode::ReadWrite).unwrap();
         let mut is_first = true;
         process.at("/db", move |call| {
-            // Before it leaves WAL mode, another process brings pages home.
             if matches!(call, Call::Lock { start: RESERVED, len: 1, .. }) && std::mem::take(&mut is_first) {
                 file.write_at(&in_wal_mode(after), 0).unwrap();
             }

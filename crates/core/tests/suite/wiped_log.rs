@@ -26,7 +26,6 @@ fn write(c: &mut Connection, pages: u32, byte: u8) {
     try_fill(c, pages, byte).unwrap();
 }
 
-/// Non-zero sectors behind the slots.
 fn left(disk: &SimDisk) -> usize {
     let bytes = disk.snapshot_file(Path::new(LOG)).unwrap();
     let log = LogFile::open(disk, Path::new(LOG), OpenMode::ReadOnly).unwrap().unwrap();
@@ -40,7 +39,6 @@ fn left(disk: &SimDisk) -> usize {
 fn a_close_leaves_nothing() {
     for scheme in ["log", "wal-opt"] {
         let disk = SimDisk::new(SimConfig::default());
-        // A little; several laps; images behind the ring.
         for (times, pages) in [(1, 3), (40, 9), (2, 300)] {
             let mut c = open(&disk, &[("scheme", scheme), ("log_size", "256k"), ("stream_size", "64k")]);
             for n in 0..times {
@@ -80,7 +78,6 @@ fn what_a_crash_left_goes_with_the_next_close() {
     assert_eq!(left(&crashed), 0);
 }
 
-/// A close flushes its zeros only if the ring has grown.
 #[test]
 fn what_a_power_cut_brings_back_goes_with_the_next_session() {
     let disk = SimDisk::new(SimConfig::default());
@@ -140,7 +137,6 @@ fn zeros_whose_flush_failed_are_written_again() {
     }
 }
 
-/// No slot says how far its records go.
 #[test]
 fn the_log_of_an_older_version_is_wiped_as_a_whole() {
     let disk = SimDisk::new(SimConfig::default());

@@ -10,7 +10,6 @@ use crate::disk::NamesStamp;
 pub(super) struct Names {
     view: Map,
     medium: Map,
-    /// Since the directory's last sync.
     pending: Vec<NameChange>,
     crashes: u64,
     changes: u64,

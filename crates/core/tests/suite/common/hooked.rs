@@ -1,5 +1,4 @@
-//! The disk of one process, with hooks in its calls: a test acts as another process, or lets this
-//! one die.
+//! The disk of one process, with hooks in its calls.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,13 +11,9 @@ use parking_lot::Mutex;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Before a write, `durable` with a flush.
     Write { offset: u64, bytes: usize, durable: bool },
-    /// After an unflushed write.
     Written { offset: u64 },
-    /// Before a request for a lock.
     Lock { start: u64, len: u64, kind: LockKind },
-    /// After a lock was given back.
     Unlock { start: u64, len: u64 },
 }
 
@@ -53,7 +48,7 @@ impl Hooked {
         self.0.hooks.lock().remove(Path::new(path));
     }
 
-    /// Its files are closed, so its locks go. Unwinds.
+    /// Its files are closed, so its locks go.
     pub fn die(&self) -> ! {
         let nowhere = SimDisk::new(SimConfig::default()).open(Path::new("/nowhere"), OpenMode::Create).unwrap();
         self.0.files.lock().iter_mut().for_each(|file| *file = nowhere.clone());

@@ -1,5 +1,4 @@
-//! A database whose pages are leaves with a number in them and room in their gaps, for the schemes
-//! in place.
+//! A database of leaves with a number in them and room in their gaps, for the schemes in place.
 
 use std::path::Path;
 use std::sync::Arc;

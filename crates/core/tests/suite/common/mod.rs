@@ -16,7 +16,6 @@ use onewrite_core::{Connection, Engine, LockLevel, Result};
 
 /// Bytes.
 pub const PAGE: usize = 4096;
-/// In the log of a crashed database.
 pub const TX: u64 = 6;
 
 /// Acts as another process.
@@ -30,7 +29,6 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// The caller keeps the directory.
     pub fn at(dir: &Path) -> Pair {
         Pair { dir: None, home: dir.join("db") }
     }
@@ -55,7 +53,6 @@ impl Pair {
         pair
     }
 
-    /// Commits `count` transactions from `from` on, and leaves the files as a crash would.
     pub fn again(&self, from: u64, count: u64) -> Pair {
         self.again_with(from, count, &[])
     }
@@ -85,7 +82,6 @@ impl Pair {
     }
 }
 
-/// Three pages after transaction `n`: page 2 is [`page`]`(n)`.
 pub fn plain(n: u64) -> Vec<u8> {
     let mut b = vec![0; 3 * PAGE];
     b[..16].copy_from_slice(b"SQLite format 3\0");

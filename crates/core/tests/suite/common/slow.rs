@@ -8,7 +8,6 @@ use std::time::Duration;
 use onewrite_core::disk::sim::SimDisk;
 use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 
-/// During its slow flushes others commit.
 pub struct Slow(pub SimDisk);
 struct SlowFile(Arc<dyn DiskFile>);
 

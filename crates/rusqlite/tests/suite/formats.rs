@@ -44,8 +44,8 @@ fn contents(db: &rusqlite::Connection) -> (i64, i64, i64) {
     (count(""), count("WHERE text = 'changed'"), one(db, "SELECT sum(n) FROM note"))
 }
 
-/// Files are kept as text: their length, and each row of 32 bytes that are not all zeros, behind its
-/// offset.
+/// Files are kept as text: their length, and each row of 32 bytes that are not all zeros, behind
+/// its offset.
 const ROW: usize = 32;
 
 fn unpack(from: &Path, to: &Path) {

@@ -29,6 +29,8 @@ extern const char *sqlite3_uri_key(const char*, int);
 extern const char *sqlite3_filename_journal(const char*);
 extern const char *sqlite3_filename_wal(const char*);
 extern int sqlite3_auto_extension(void(*)(void));
+extern int sqlite3_get_autocommit(void*);
+extern int sqlite3_txn_state(void*, const char*);
 
 // onewrite_api of onewrite.h.
 typedef struct {
@@ -44,6 +46,8 @@ typedef struct {
 	const char *(*filename_journal)(const char*);
 	const char *(*filename_wal)(const char*);
 	int (*auto_extension)(void(*)(void));
+	int (*get_autocommit)(void*);
+	int (*txn_state)(void*, const char*);
 } onewrite_api;
 extern int onewrite_register_api(const onewrite_api*, int);
 extern const char *onewrite_version(void);
@@ -53,7 +57,7 @@ static int register_here(int make_default) {
 	onewrite_api api = {
 		sizeof(api), sqlite3_libversion_number, sqlite3_vfs_find, sqlite3_vfs_register, sqlite3_malloc64, sqlite3_log,
 		sqlite3_uri_parameter, sqlite3_uri_boolean, sqlite3_uri_key, sqlite3_filename_journal, sqlite3_filename_wal,
-		sqlite3_auto_extension,
+		sqlite3_auto_extension, sqlite3_get_autocommit, sqlite3_txn_state,
 	};
 	return onewrite_register_api(&api, make_default);
 }

@@ -83,7 +83,7 @@ class _Api(ctypes.Structure):
 
     _functions = [
         "libversion_number", "vfs_find", "vfs_register", "malloc64", "log", "uri_parameter", "uri_boolean", "uri_key",
-        "filename_journal", "filename_wal", "auto_extension",
+        "filename_journal", "filename_wal", "auto_extension", "get_autocommit", "txn_state",
     ]
     _fields_ = [("struct_bytes", ctypes.c_size_t), *((name, ctypes.c_void_p) for name in _functions)]
 

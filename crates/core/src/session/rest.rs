@@ -65,10 +65,12 @@ impl Database {
         if member.words.is_replaced() || member.is_undecided() {
             return Ok(false);
         }
-        if member.observes {
-            return self.leave_observed(&member);
-        }
-        let left = match self.is_last(ADMIN_WAIT) {
+        // A process that leaves at the same moment finds an observer gone or attached.
+        let is_last = match member.observes {
+            true => member::admin_to_look(&member.log, ADMIN_WAIT).map(|()| false),
+            false => self.is_last(ADMIN_WAIT),
+        };
+        let left = match is_last {
             Ok(true) => {
                 let left = self.leave_plain();
                 if !matches!(left, Ok(true)) {
@@ -90,22 +92,6 @@ impl Database {
             Err(Error::Busy(_)) => Ok(false),
             left => left,
         }
-    }
-
-    /// An observer could not come again without a process that may write the log. One that leaves
-    /// at the same moment has ADMIN, and finds the observer gone or attached.
-    fn leave_observed(&self, member: &Member) -> Result<bool> {
-        if !member.holds_admin_to_look()? {
-            return Ok(false);
-        }
-        let left = match member.has_living_others() {
-            Ok(true) => self.leave_to_others(member),
-            others => others,
-        };
-        if !matches!(left, Ok(true)) {
-            member::end_admin(&member.log)?;
-        }
-        left
     }
 
     fn let_others_in(&self, member: &Member) -> Result<()> {

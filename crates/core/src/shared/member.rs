@@ -58,6 +58,11 @@ pub fn admin(log: &LogFile, wait: Duration) -> Result<()> {
     lock_within(log, ADMIN, LockKind::Exclusive, wait)
 }
 
+/// The same for an observer, which can only share a byte.
+pub fn admin_to_look(log: &LogFile, wait: Duration) -> Result<()> {
+    lock_within(log, ADMIN, LockKind::Shared, wait)
+}
+
 fn lock_within(log: &LogFile, byte: u64, kind: LockKind, wait: Duration) -> Result<()> {
     let begun = Instant::now();
     let what = || format!("cannot lock the log {}", log.path.display());
@@ -476,12 +481,6 @@ impl Member {
             Ok(slots > 0 && self.log.file.conflicts(at, slots, LockKind::Shared).context(what)?)
         };
         Ok(any(0, self.me)? || any(self.me + 1, PROCESSES)?)
-    }
-
-    /// Keeps others from attaching and leaving while an observer looks; false if it cannot.
-    pub fn holds_admin_to_look(&self) -> Result<bool> {
-        let what = || format!("cannot lock the log {}", self.log.path.display());
-        self.log.file.try_lock(ADMIN, 1, LockKind::Shared).context(what)
     }
 
     /// Later observers look at the floor afterwards (rule AnnounceThenLook).

@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use rustix::io::Errno;
@@ -69,7 +71,15 @@ fn mask(bits: u32) -> u64 {
 
 /// 0: unknown.
 fn namespace() -> u64 {
-    fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino() & mask(NAMESPACE_BITS))
+    // Behind the number of the process that looked: a child of a fork may be in another one.
+    static LOOKED: AtomicU64 = AtomicU64::new(0);
+    let (pid, looked) = (u64::from(std::process::id()), LOOKED.load(Relaxed));
+    if looked >> NAMESPACE_BITS == pid {
+        return looked & mask(NAMESPACE_BITS);
+    }
+    let found = fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino() & mask(NAMESPACE_BITS));
+    LOOKED.store((pid << NAMESPACE_BITS) | found, Relaxed);
+    found
 }
 
 /// Whether a process goes on.

@@ -12,13 +12,13 @@ use crate::ltx::{Header, Reader, lock_page};
 use crate::plan::{self, Target};
 use crate::report::{COUNTERS, now_ms};
 use crate::restore;
-use crate::source::{Signed, is_signed, sign_before};
+use crate::source::{Signed, is_signed, patiently, sign_before};
 use crate::state::page_bar;
 use crate::store::{BATCHES, Name, Store};
 use anyhow::{Context, Result, bail, ensure};
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::real::RealDisk;
-use onewrite_core::{Connection, Engine, Error, LockLevel, Mode};
+use onewrite_core::{Connection, Engine, LockLevel, Mode};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
@@ -26,12 +26,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-/// Longest wait for writers, and for a process that has the replica to itself.
-const BUSY: Duration = Duration::from_secs(5);
 /// While the next batch is missing: each so many looks, one for the batch after it; each so often,
 /// a listing, since a replica that is far behind goes on with merged files.
 const LOOKS_FURTHER: u32 = 10;
@@ -369,19 +366,6 @@ impl Follower {
 
 fn version_of(page: &[u8]) -> Result<StateVersion> {
     page.get(VERSION).and_then(|version| version.try_into().ok()).context("page 1 is too short")
-}
-
-/// Tries again while the replica is busy, up to [`BUSY`].
-fn patiently(mut f: impl FnMut() -> onewrite_core::Result<()>) -> Result<()> {
-    let deadline = Instant::now() + BUSY;
-    loop {
-        match f() {
-            Err(Error::Busy(_) | Error::BusySnapshot) if Instant::now() < deadline => {
-                thread::sleep(Duration::from_millis(5));
-            }
-            done => return Ok(done?),
-        }
-    }
 }
 
 fn read_all(db: &mut Connection) -> Result<(u32, StateVersion, u128)> {

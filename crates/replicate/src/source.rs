@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Longest wait for a process that has the database to itself.
+/// Longest wait for writers, and for a process that has the database to itself.
 const BUSY: Duration = Duration::from_secs(5);
 /// Images of changed pages that are kept in memory, so that the snapshot can end early.
 const IMAGES_BYTES: usize = 16 << 20;
@@ -456,7 +456,7 @@ fn open_to_ship(file: &Path) -> Result<onewrite_core::Connection> {
 }
 
 /// Tries again while others use the database, up to [`BUSY`].
-fn patiently(mut f: impl FnMut() -> onewrite_core::Result<()>) -> Result<()> {
+pub(crate) fn patiently(mut f: impl FnMut() -> onewrite_core::Result<()>) -> Result<()> {
     let deadline = Instant::now() + BUSY;
     loop {
         match f() {

@@ -60,9 +60,10 @@ class Server:
                 raise SystemExit(f"FAILED: a note was answered with {answer.status}")
 
     def signal(self, number: int) -> None:
-        """To the server and the workers that it started."""
+        """SIGKILL also to the workers that the server started; else it ends them itself. A worker that hears of SIGTERM twice is
+        killed by the second, while its interpreter ends."""
         try:
-            os.killpg(self.process.pid, number)
+            (os.killpg if number == signal.SIGKILL else os.kill)(self.process.pid, number)
         except ProcessLookupError:
             pass
         try:

@@ -3,7 +3,7 @@
 //! The test program has `#[test] fn child() { support::remote::serve() }` at its root.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -199,10 +199,12 @@ fn lend_rights(id: u32) -> rusqlite::Result<String> {
 /// `path` anew, writes a row, and tells how many files it has open whose paths begin so.
 #[allow(unsafe_code)]
 fn fork(path: &str) -> rusqlite::Result<String> {
+    let (mut runs, mut tell) = std::io::pipe().unwrap();
     // SAFETY: the child acts like the child of a program with one thread; the harness's others hold
     // no lock by now.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        tell.write_all(b"!").unwrap();
         if path.is_empty() {
             std::thread::sleep(std::time::Duration::from_secs(20));
         }
@@ -216,6 +218,9 @@ fn fork(path: &str) -> rusqlite::Result<String> {
         // SAFETY: ends this process at once.
         unsafe { libc::_exit(wrote.unwrap_or(100)) };
     }
+    // Until its own handlers of a fork have run, the child holds the locks of its parent's files.
+    drop(tell);
+    runs.read_exact(&mut [0]).unwrap();
     if path.is_empty() {
         return Ok(child.to_string());
     }

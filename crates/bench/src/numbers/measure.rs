@@ -15,10 +15,8 @@ pub trait Probe {
 }
 
 /// Watches nothing.
-#[cfg(test)]
 pub struct NoProbe;
 
-#[cfg(test)]
 impl Probe for NoProbe {
     fn begin(&mut self) -> Result<()> {
         Ok(())

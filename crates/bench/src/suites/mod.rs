@@ -24,7 +24,7 @@ pub struct Suite {
 
 const CROWD: &[&[&str]] = &[
     &EVERYWHERE,
-    &["--suite", "--only", "--part", "--section-ms", "--connections", "--think-rows"],
+    &["--suite", "--only", "--part", "--section-ms", "--connections", "--think-rows", "--think-ms"],
     &["--transactions", "--device", "--fs", "--device-mib", "--write-us", "--flush-us"],
 ];
 

@@ -50,7 +50,7 @@ fn every_option_of_advice_changes_the_card_or_is_refused_by_name() {
 }
 
 /// A value for each option that has one, unlike those above and the defaults.
-const VALUES: [(&str, &str); 36] = [
+const VALUES: [(&str, &str); 37] = [
     ("--only", "onewrite/log"),
     ("--workload", "mobibench-insert"),
     ("--rows", "30"),
@@ -68,6 +68,7 @@ const VALUES: [(&str, &str); 36] = [
     ("--section-ms", "30"),
     ("--connections", "1"),
     ("--think-rows", "100"),
+    ("--think-ms", "3"),
     ("--card-gb", "64"),
     ("--card-cycles", "100"),
     ("--card-amplification", "2"),

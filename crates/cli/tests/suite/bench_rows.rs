@@ -96,6 +96,41 @@ fn transactions_at_once_say_what_was_refused() {
 }
 
 #[test]
+fn processes_start_think_and_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = ["--suite", "processes", "--part", "cold-start", "--part", "read-think-write", "--part", "periodic"];
+    let sizes = ["--section-ms", "50", "--think-ms", "2", "--connections", "1,5", "--runs", "1"];
+    let files = ["--json", "out.json", "--html", "out.html", "--only", "onewrite/log", "--only", "stock/wal-full"];
+    let output = bench(dir.path(), &[&small[..], &sizes, &files].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    let json = json(dir.path());
+    let rows = json["results"].as_array().unwrap();
+    for (workload, by) in [("cold start", 1), ("cold start", 5), ("read, think, write", 5)] {
+        for preset in ["log", "wal-full"] {
+            let same = |r: &&Value| r["workload"] == workload && r["threads"] == by && r["preset"] == preset;
+            let row = rows.iter().find(same).unwrap_or_else(|| panic!("no {workload} by {by} of {preset}"));
+            assert!(row["tx_per_s"].as_f64().unwrap() > 0.0, "{row}");
+        }
+    }
+    let rhythms = json["periodic"].as_array().unwrap();
+    assert_eq!(rhythms.len(), 8);
+    for row in rhythms {
+        let of = |name: &str| row[name].as_f64().unwrap();
+        assert!(of("writes") >= 1.0 && of("flushes") >= 1.0 && of("kib") >= 4.0 && of("first_ms_p50") > 0.0, "{row}");
+        // Staying attached or not, a commit now and then costs little more than one flush.
+        assert!(row["preset"] == "wal-full" || of("flushes") < 2.0, "{row}");
+    }
+    let page = std::fs::read_to_string(dir.path().join("out.html")).unwrap();
+    for word in ["cold start, 5", "a commit every 5 s", "3 commits every 3 s", "log-attached"] {
+        assert!(page.contains(word), "{word} is missing");
+    }
+    for refused in ["cold-start", "periodic"] {
+        let output = bench(dir.path(), &["--suite", "threads", "--part", refused]);
+        assert!(said(&output).contains("of the suite processes alone"), "{}", said(&output));
+    }
+}
+
+#[test]
 fn phones_have_one_table_and_one_page() {
     let dir = tempfile::tempdir().unwrap();
     let small = ["--suite", "phone", "--transactions", "2", "--workload", "open-insert-close", "--workload", "gmail"];

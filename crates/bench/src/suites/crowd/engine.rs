@@ -26,6 +26,8 @@ pub enum CrowdEngine {
     OnewriteNormal,
     /// With `concurrent=1`: write transactions run at once, and are checked when they commit.
     OnewriteConcurrent,
+    /// With `idle=0`: it stays attached while it rests. Of the part `periodic` alone.
+    OnewriteAttached,
 }
 
 /// How an engine's connections are set, as they say themselves.
@@ -41,11 +43,12 @@ impl CrowdEngine {
     /// Those of every part.
     pub const USUAL: [CrowdEngine; 3] = [CrowdEngine::Onewrite, CrowdEngine::WalFull, CrowdEngine::Truncate];
     /// With the checkpoint delayed, not durable, and with transactions at once, too.
-    pub const ALL: [CrowdEngine; 8] = [
+    pub const ALL: [CrowdEngine; 9] = [
         CrowdEngine::Onewrite,
         CrowdEngine::OnewriteNormal,
         CrowdEngine::OnewriteConcurrent,
         CrowdEngine::OnewriteLate,
+        CrowdEngine::OnewriteAttached,
         CrowdEngine::WalFull,
         CrowdEngine::WalFullLate,
         CrowdEngine::Truncate,
@@ -62,6 +65,7 @@ impl CrowdEngine {
             CrowdEngine::WalNormal => ("stock", "wal-normal"),
             CrowdEngine::OnewriteNormal => ("onewrite", "log-normal"),
             CrowdEngine::OnewriteConcurrent => ("onewrite", "log-concurrent"),
+            CrowdEngine::OnewriteAttached => ("onewrite", "log-attached"),
             CrowdEngine::Truncate => ("stock", "truncate"),
         }
     }
@@ -85,6 +89,7 @@ impl CrowdEngine {
             CrowdEngine::OnewriteConcurrent => {
                 format!("scheme log, synchronous FULL, log of 4 MiB, concurrent=1, {busy}")
             }
+            CrowdEngine::OnewriteAttached => format!("scheme log, synchronous FULL, log of 4 MiB, idle=0, {busy}"),
             CrowdEngine::OnewriteNormal => format!("scheme log, synchronous NORMAL, log of 4 MiB, {busy}"),
             CrowdEngine::WalNormal => format!("WAL, synchronous NORMAL, checkpoint at 1000 pages, {busy}"),
             CrowdEngine::WalFull => format!("WAL, synchronous FULL, checkpoint at 1000 pages, {busy}"),
@@ -126,6 +131,7 @@ impl CrowdEngine {
         };
         let c = match self {
             CrowdEngine::Onewrite | CrowdEngine::OnewriteNormal => onewrite("")?,
+            CrowdEngine::OnewriteAttached => onewrite("&idle=0")?,
             CrowdEngine::OnewriteConcurrent => onewrite("&concurrent=1")?,
             CrowdEngine::OnewriteLate => onewrite(&format!("&log_size={LATE_LOG}"))?,
             CrowdEngine::WalFull | CrowdEngine::WalNormal => stock("wal")?,
@@ -146,6 +152,7 @@ impl CrowdEngine {
             CrowdEngine::Onewrite
             | CrowdEngine::OnewriteNormal
             | CrowdEngine::OnewriteLate
+            | CrowdEngine::OnewriteAttached
             | CrowdEngine::OnewriteConcurrent => "-onewrite",
             CrowdEngine::WalFull | CrowdEngine::WalFullLate | CrowdEngine::WalNormal => "-wal",
             CrowdEngine::Truncate => "-journal",

@@ -8,6 +8,9 @@
 //! | `long-reader` | four writers beside a read transaction that stays open; size of the log |
 //! | `concurrent` | long transactions, each in a table of its own: do they run at once, refusals |
 //! | `db-bench` | DB Bench of the byte-range-locking study, checkpoint delayed or not |
+//! | `read-think-write` | transactions that read, pause, and insert; and lookups beside them |
+//! | `cold-start` | processes that start at once on a database that does not exist |
+//! | `periodic` | a process that commits now and then: its calls, and the first commit after a pause |
 //!
 //! Writers of another database take processors and device from a reader, and nothing else.
 //!
@@ -16,6 +19,7 @@
 
 mod engine;
 mod page;
+mod periodic;
 mod shape;
 mod table;
 mod worker;
@@ -31,7 +35,9 @@ use crate::text;
 use crate::files::OutputFiles;
 use crate::numbers::stats::{Known, Ratio};
 use anyhow::{Result, anyhow, bail, ensure};
+use clap::ValueEnum;
 use engine::{CrowdEngine, OpenedSettings};
+use periodic::PeriodicRow;
 use rusqlite::Connection;
 use serde::Serialize;
 use shape::SectionShape;
@@ -88,8 +94,13 @@ fn section(
     let dir = tempfile::tempdir_in(dir)?;
     let (path, other) = (dir.path().join("db"), dir.path().join("other"));
     // It stays open, as in a program whose connections come and go.
-    let keeper = engine.open(&path)?;
-    shape.prepare(&keeper, seed)?;
+    let keeper = if shape.is_cold() {
+        None
+    } else {
+        let keeper = engine.open(&path)?;
+        shape.prepare(&keeper, seed)?;
+        Some(keeper)
+    };
     let elsewhere = if shape.writers_elsewhere {
         let c = engine.open(&other)?;
         shape.prepare(&c, seed)?;
@@ -118,7 +129,7 @@ fn section(
     let measured = orders
         .map(|order| Worker::start(place, order))
         .try_for_each(|worker| worker.map(|w| workers.push(w)))
-        .and_then(|()| drive(&mut workers, shape, engine, &path, &keeper));
+        .and_then(|()| drive(&mut workers, shape, engine, &path, keeper.as_ref()));
     // The error of a connection explains more than its absence.
     let ends: Vec<Result<()>> = workers.into_iter().map(Worker::end).collect();
     let measured = match measured {
@@ -144,7 +155,7 @@ fn drive(
     shape: &SectionShape,
     engine: CrowdEngine,
     path: &Path,
-    keeper: &Connection,
+    keeper: Option<&Connection>,
 ) -> Result<Vec<MeasuredStep>> {
     let mut measured = Vec::new();
     for step in &shape.steps {
@@ -152,7 +163,9 @@ fn drive(
         workers.iter_mut().try_for_each(Worker::go)?;
         let mut writers = workers.iter_mut().map(Worker::done).collect::<Result<Vec<_>>>()?;
         let readers = writers.split_off(shape.writers);
-        shape.verify_step(*step, &writers, keeper)?;
+        if let Some(keeper) = keeper {
+            shape.verify_step(*step, &writers, keeper)?;
+        }
         measured.push(MeasuredStep { writers, readers, log_bytes: engine.log_bytes(path) });
         if INTERRUPTED.load(std::sync::atomic::Ordering::Relaxed) {
             bail!("interrupted");
@@ -205,6 +218,8 @@ impl CrowdRow {
 struct CrowdJson<'a> {
     parameters: &'a CrowdParameters,
     results: &'a [CrowdRow],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    periodic: &'a [PeriodicRow],
 }
 
 #[derive(Serialize)]
@@ -262,19 +277,29 @@ fn rows(shapes: &[SectionShape], engines: &[CrowdEngine], sections: &Sections) -
     Ok(rows)
 }
 
-/// Each section in each run, and the reasons of those that failed.
+/// Everything that was measured, and the reasons of the sections that failed.
+struct Measured {
+    sections: Sections,
+    periodic: Vec<PeriodicRow>,
+    failed: Vec<String>,
+}
+
+/// Each section in each run.
 fn measure(
     args: &SuiteOptions,
     place: WorkerKind,
     (shapes, engines): (&[SectionShape], &[CrowdEngine]),
     dir: &Path,
     runs: usize,
-) -> Result<(Sections, Vec<String>)> {
+) -> Result<Measured> {
     let of = |shape: &SectionShape| shape.engines(engines);
     let steps = |s: &SectionShape| s.steps.iter().filter(|step| step.is_timed()).count();
     let timed_ms = shapes.iter().map(|s| (of(s).len() * steps(s) * runs) as u64 * args.crowd.section_ms).sum();
-    let how_long = format!("{} and the time between them", crate::progress::spelled(Duration::from_millis(timed_ms)));
-    let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>(), &how_long);
+    let now_and_then = rhythmic(args, place, engines);
+    let periodic_runs = if now_and_then.is_empty() { 0 } else { runs };
+    let timed = Duration::from_millis(timed_ms) + periodic::takes() * periodic_runs as u32;
+    let how_long = format!("{} and the time between them", crate::progress::spelled(timed));
+    let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>() + periodic_runs, &how_long);
     let mut sections = Sections::new();
     let mut failed: BTreeMap<(usize, CrowdEngine), String> = BTreeMap::new();
     for run in 0..runs {
@@ -296,8 +321,25 @@ fn measure(
             }
         }
     }
+    let mut failed: Vec<String> = failed.into_values().collect();
+    let mut periodic = Vec::new();
+    if !now_and_then.is_empty() {
+        let say = |text: &str| progress.section(text);
+        match periodic::measure(dir, &now_and_then, &periodic::RHYTHMS, (runs, args.common.seed), say) {
+            Ok(rows) => periodic = rows,
+            Err(e) if INTERRUPTED.load(std::sync::atomic::Ordering::Relaxed) => return Err(e),
+            Err(e) => failed.push(format!("commits now and then: {e:#}")),
+        }
+    }
     progress.done();
-    Ok((sections, failed.into_values().collect()))
+    Ok(Measured { sections, periodic, failed })
+}
+
+/// The engines of the part `periodic`, if it is measured.
+fn rhythmic(args: &SuiteOptions, place: WorkerKind, engines: &[CrowdEngine]) -> Vec<CrowdEngine> {
+    let parts = &args.crowd.part;
+    let wanted = place == WorkerKind::Processes && (parts.is_empty() || parts.contains(&CrowdPart::Periodic));
+    periodic::ENGINES.into_iter().filter(|engine| wanted && engines.contains(engine)).collect()
 }
 
 pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
@@ -316,17 +358,21 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
         ms: args.crowd.section_ms,
         scale: args.common.transactions.unwrap_or(1000),
         think_rows: args.crowd.think_rows,
+        think_ms: args.crowd.think_ms,
     };
     let shapes = shape::all(place, &args.crowd.part, &sizes);
-    let (sections, failed) = measure(args, place, (&shapes, &engines), dir.path(), runs)?;
+    let Measured { sections, periodic, failed } = measure(args, place, (&shapes, &engines), dir.path(), runs)?;
     let rows = rows(&shapes, &engines, &sections)?;
-    ensure!(failed.is_empty() || !rows.is_empty(), "nothing was measured: {}", failed.join("; "));
-    ensure!(!rows.is_empty(), "nothing was measured: no part that was asked for is for these engines here");
+    let is_empty = rows.is_empty() && periodic.is_empty();
+    ensure!(failed.is_empty() || !is_empty, "nothing was measured: {}", failed.join("; "));
+    ensure!(!is_empty, "nothing was measured: no part that was asked for is for these engines here");
     let (sqlite_version, compile_options) = card::sqlite()?;
     let mount = Mount::of(dir.path());
     let device = Device::under(dir.path(), mount.as_ref());
     let machine = Machine::look(dir.path(), mount.as_ref(), &device, simulated.as_ref());
-    let measured = engines.iter().filter(|e| sections.keys().any(|(_, measured)| measured == *e));
+    let has_row =
+        |e: &CrowdEngine| sections.keys().any(|(_, of)| of == e) || periodic.iter().any(|r| r.name() == e.name());
+    let measured = engines.iter().filter(|e| has_row(e));
     let opened = measured.map(|e| Ok((e.name(), e.opened(dir.path())?))).collect::<Result<_>>()?;
     let parameters = CrowdParameters {
         onewrite_version: env!("CARGO_PKG_VERSION"),
@@ -345,11 +391,20 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
         unknown: card::all_unknown(&machine, &BTreeMap::new()),
         machine,
     };
-    let mut below = table::below(place, &shapes, &engines, runs, args.crowd.section_ms);
+    let mut below =
+        if rows.is_empty() { Vec::new() } else { table::below(place, &shapes, &engines, runs, args.crowd.section_ms) };
+    if !periodic.is_empty() {
+        below.extend(periodic::below());
+    }
     below.extend(failed.iter().map(|why| format!("Note: failed, and not done again: {why}")));
     let leads = leads(&rows);
     let width = text::columns();
-    println!("{}", table::table(&rows, width));
+    if !rows.is_empty() {
+        println!("{}", table::table(&rows, width));
+    }
+    if !periodic.is_empty() {
+        println!("{}", periodic::table(&periodic));
+    }
     for line in leads.iter().chain(&below) {
         println!("{}", text::wrap(line, text::line(width), 2));
     }
@@ -357,8 +412,8 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     for line in card::lines(&parameters.short(), text::line(width)) {
         println!("{line}");
     }
-    files.write(&CrowdJson { parameters: &parameters, results: &rows }, || {
-        page::page(&parameters, &rows, &leads, &below)
+    files.write(&CrowdJson { parameters: &parameters, results: &rows, periodic: &periodic }, || {
+        page::page(&parameters, (&rows, &periodic), &leads, &below)
     })?;
     ensure!(failed.is_empty(), "a part failed: {}", failed.join("; "));
     Ok(())
@@ -370,14 +425,32 @@ fn refuse(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     let has = |is: fn(CrowdPart) -> bool| parts.is_empty() || parts.iter().any(|part| is(*part));
     let given = &args.common.given;
     let counted = has(|part| part == CrowdPart::DbBench) || !given.any(&["--transactions"]);
-    let vary = has(|part| matches!(part, CrowdPart::Writers | CrowdPart::Concurrent)) || !given.any(&["--connections"]);
-    ensure!(vary, "--connections would change nothing: it concerns the parts writers and concurrent");
+    let fixed =
+        |part| matches!(part, CrowdPart::Readers | CrowdPart::LongReader | CrowdPart::DbBench | CrowdPart::Periodic);
+    let vary = !parts.is_empty() && parts.iter().all(|part| fixed(*part));
+    ensure!(
+        !vary || !given.any(&["--connections"]),
+        "--connections would change nothing: it concerns the parts writers, concurrent, read-think-write and cold-start"
+    );
+    let pauses =
+        has(|part| matches!(part, CrowdPart::ReadThinkWrite | CrowdPart::ColdStart)) || !given.any(&["--think-ms"]);
+    ensure!(pauses, "--think-ms would change nothing: it concerns the parts read-think-write and cold-start");
     let thinks =
         place == WorkerKind::Threads && has(|part| part == CrowdPart::Concurrent) || !given.any(&["--think-rows"]);
     ensure!(thinks, "--think-rows would change nothing: it concerns the part concurrent, by threads");
     ensure!(counted, "--transactions would change nothing: it scales the part db-bench, which is not measured");
-    let timed = has(|part| part != CrowdPart::DbBench) || !given.any(&["--section-ms"]);
-    ensure!(timed, "--section-ms would change nothing: the part db-bench is as long as --transactions makes it");
+    let untimed = |part| matches!(part, CrowdPart::DbBench | CrowdPart::ColdStart | CrowdPart::Periodic);
+    let untimed = !parts.is_empty() && parts.iter().all(|part| untimed(*part));
+    ensure!(
+        !untimed || !given.any(&["--section-ms"]),
+        "--section-ms would change nothing: the part db-bench is as long as --transactions makes it, cold-start and \
+         periodic have lengths of their own"
+    );
+    let of_processes = |part: &&CrowdPart| matches!(part, CrowdPart::ColdStart | CrowdPart::Periodic);
+    if let Some(part) = parts.iter().find(of_processes).filter(|_| place == WorkerKind::Threads) {
+        let name = part.to_possible_value().map_or(String::new(), |v| v.get_name().to_owned());
+        bail!("--part {name} is of the suite processes alone");
+    }
     Ok(())
 }
 
@@ -471,7 +544,9 @@ fn row(
         tx_per_s_known: Known::of(&rates(mine)),
         ratio: Ratio::paired(&rates(mine), &rates(wal_full)),
         ratio_to_one: Ratio::paired(&rates(mine), &rates(one)),
-        refused_percent: (shape.part == CrowdPart::Concurrent).then(|| round(refused, 2)),
+        refused_percent: [CrowdPart::Concurrent, CrowdPart::ReadThinkWrite]
+            .contains(&shape.part)
+            .then(|| round(refused, 2)),
         durable: engine.is_durable(),
         fairness: round(median(mine.iter().map(|m| fairness(m.shown()))).unwrap_or(0.0), 3),
         wait_ms_max: all().map(|d| d.wait_us_max as f64 / 1e3).fold(0.0, f64::max),
@@ -504,7 +579,7 @@ mod tests {
     fn every_shape_is_done_and_verified_by_threads() {
         crate::engines::register_onewrite().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let sizes = shape::Sizes { connections: &[], ms: 10, scale: 5, think_rows: 100 };
+        let sizes = shape::Sizes { connections: &[], ms: 10, scale: 5, think_rows: 100, think_ms: 1 };
         for shape in
             shape::all(WorkerKind::Threads, &[], &sizes).iter().filter(|s| s.connections() < 4 || s.long_reader)
         {
@@ -519,7 +594,7 @@ mod tests {
 
     #[test]
     fn a_lost_row_fails_the_section() {
-        let sizes = shape::Sizes { connections: &[3, 64], ms: 10, scale: 5, think_rows: 100 };
+        let sizes = shape::Sizes { connections: &[3, 64], ms: 10, scale: 5, think_rows: 100, think_ms: 1 };
         let shapes = shape::all(WorkerKind::Threads, &[CrowdPart::Writers], &sizes);
         assert_eq!(shapes.iter().map(SectionShape::connections).collect::<Vec<_>>(), [3, 64]);
         let shape = &shapes[0];

@@ -1,11 +1,17 @@
 //! The page of the suites `threads` and `processes`.
 
+use super::periodic::{HEADS, PeriodicRow};
 use super::{CrowdParameters, CrowdRow};
 use crate::html::{self, plots};
 use crate::parameters::card;
 use anyhow::Result;
 
-pub fn page(parameters: &CrowdParameters, rows: &[CrowdRow], leads: &[String], notes: &[String]) -> Result<String> {
+pub fn page(
+    parameters: &CrowdParameters,
+    (rows, periodic): (&[CrowdRow], &[PeriodicRow]),
+    leads: &[String],
+    notes: &[String],
+) -> Result<String> {
     let text = format!(
         "SQLite {}, connections in {}, {} runs, {}. Ratios are medians of ratios taken run by run; the parameter card is \
          at the end.",
@@ -24,6 +30,7 @@ pub fn page(parameters: &CrowdParameters, rows: &[CrowdRow], leads: &[String], n
     for workload in workloads {
         section(&mut out, workload, &rows.iter().filter(|r| r.workload == workload).collect::<Vec<_>>())?;
     }
+    now_and_then(&mut out, periodic)?;
     out.push_str("<h2>Parameter card</h2>\n");
     let mut lines = parameters.short();
     lines.push(("compile options".to_owned(), parameters.compile_options.join(" ")));
@@ -33,6 +40,16 @@ pub fn page(parameters: &CrowdParameters, rows: &[CrowdRow], leads: &[String], n
     lines.extend(parameters.workloads.iter().map(|(name, text)| (name.clone(), text.clone())));
     html::definitions(&mut out, &lines)?;
     html::end(out, notes)
+}
+
+/// A table for each rhythm of the part `periodic`.
+fn now_and_then(out: &mut String, rows: &[PeriodicRow]) -> Result<()> {
+    for of in rows.chunk_by(|a, b| a.rhythm() == b.rhythm()) {
+        out.push_str(&format!("<h2>{}</h2>\n", html::escape(of[0].rhythm())));
+        let lines: Vec<_> = of.iter().enumerate().map(|(color, row)| (Some(color), row.cells())).collect();
+        html::table(out, &HEADS.map(|head| if head.is_empty() { "per commit" } else { head }.to_owned()), &lines)?;
+    }
+    Ok(())
 }
 
 fn label(row: &CrowdRow) -> String {

@@ -9,6 +9,8 @@ use anyhow::{Result, ensure};
 use rusqlite::Connection;
 
 const BESIDE: usize = 4;
+/// Rounds of three rows that each process of a cold start inserts.
+const COLD_ROUNDS: u64 = 5;
 /// Names of the readers' steps.
 pub const BESIDE_WRITERS: &str = "lookups beside writers";
 pub const WRITERS_ELSEWHERE: &str = "lookups, writers elsewhere";
@@ -38,11 +40,13 @@ pub struct Sizes<'a> {
     pub scale: u64,
     /// Rows that a transaction of the part `concurrent` reads.
     pub think_rows: u64,
+    /// How long a transaction that reads and then writes pauses between.
+    pub think_ms: u64,
 }
 
 /// All of these parts, of every part where none is named.
 pub fn all(place: WorkerKind, parts: &[CrowdPart], sizes: &Sizes<'_>) -> Vec<SectionShape> {
-    let Sizes { connections, ms, scale, think_rows } = *sizes;
+    let Sizes { connections, ms, scale, think_rows, think_ms } = *sizes;
     let or = |usual: &'static [usize]| if connections.is_empty() { usual.to_vec() } else { connections.to_vec() };
     let plain = |part, name: &str, writers, readers| SectionShape {
         part,
@@ -84,6 +88,17 @@ pub fn all(place: WorkerKind, parts: &[CrowdPart], sizes: &Sizes<'_>) -> Vec<Sec
             ..plain(CrowdPart::Concurrent, "insert and read, own tables", n, 0)
         }));
     }
+    let steps = || vec![WorkerStep::ReadThinkWrite { ms, think_ms }];
+    let shape = |n| SectionShape { steps: steps(), ..plain(CrowdPart::ReadThinkWrite, "read, think, write", n, 0) };
+    all.extend(or(&[1, 4, 8]).into_iter().map(shape));
+    let readers = plain(CrowdPart::ReadThinkWrite, "lookups beside read, think, write", BESIDE, 1);
+    all.push(SectionShape { steps: steps(), ..readers });
+    if place == WorkerKind::Processes {
+        all.extend(or(&[1, 2, 4, 8, 16, 32]).into_iter().map(|n| SectionShape {
+            steps: vec![WorkerStep::ColdStart { rounds: COLD_ROUNDS, think_ms }],
+            ..plain(CrowdPart::ColdStart, "cold start", n, 0)
+        }));
+    }
     all.retain(|shape| parts.is_empty() || parts.contains(&shape.part));
     all
 }
@@ -92,6 +107,11 @@ impl SectionShape {
     /// Those of `all` that do the section.
     pub fn engines(&self, all: &[CrowdEngine]) -> Vec<CrowdEngine> {
         all.iter().copied().filter(|engine| self.is_for(*engine)).collect()
+    }
+
+    /// There is no database before the step.
+    pub fn is_cold(&self) -> bool {
+        self.part == CrowdPart::ColdStart
     }
 
     pub fn connections(&self) -> usize {
@@ -111,7 +131,11 @@ impl SectionShape {
                 CrowdEngine::USUAL.contains(&engine)
                     || [CrowdEngine::WalNormal, CrowdEngine::OnewriteNormal].contains(&engine)
             }
-            CrowdPart::Readers => CrowdEngine::USUAL.contains(&engine),
+            // Its sections are its own.
+            CrowdPart::Periodic => false,
+            CrowdPart::Readers | CrowdPart::ReadThinkWrite | CrowdPart::ColdStart => {
+                CrowdEngine::USUAL.contains(&engine)
+            }
             CrowdPart::Concurrent => {
                 [CrowdEngine::Onewrite, CrowdEngine::OnewriteConcurrent, CrowdEngine::WalFull, CrowdEngine::WalNormal]
                     .contains(&engine)
@@ -122,7 +146,7 @@ impl SectionShape {
     /// The readers' steps beside those of the writers.
     pub fn reader_steps(&self) -> Vec<WorkerStep> {
         let reads = |step: &WorkerStep| match *step {
-            WorkerStep::Insert { ms } => WorkerStep::Lookup { ms },
+            WorkerStep::Insert { ms } | WorkerStep::ReadThinkWrite { ms, .. } => WorkerStep::Lookup { ms },
             other => other,
         };
         self.steps.iter().map(reads).collect()
@@ -130,7 +154,11 @@ impl SectionShape {
 
     pub fn step_name(&self, step: usize) -> String {
         match self.steps[step] {
-            WorkerStep::Insert { .. } | WorkerStep::Lookup { .. } | WorkerStep::Think { .. } => self.name.clone(),
+            WorkerStep::Insert { .. }
+            | WorkerStep::Lookup { .. }
+            | WorkerStep::Think { .. }
+            | WorkerStep::ReadThinkWrite { .. }
+            | WorkerStep::ColdStart { .. } => self.name.clone(),
             WorkerStep::ItemInserts(_) => "DB Bench: inserts".to_owned(),
             WorkerStep::ItemSearches(_) => "DB Bench: searches".to_owned(),
             WorkerStep::ItemRows(_) => "DB Bench: rows in turn".to_owned(),
@@ -156,6 +184,18 @@ impl SectionShape {
                  those {rows} rows, COMMIT; what is refused is done again",
                 self.writers
             ),
+            WorkerStep::ReadThinkWrite { ms, think_ms } => format!(
+                "{} writers, {} readers, {ms} ms; a transaction is BEGIN, a read of one row, {think_ms} ms of pause, one \
+                 insert, COMMIT; what is refused is done again; {ROWS} rows before",
+                self.writers, self.readers
+            ),
+            WorkerStep::ColdStart { rounds, think_ms } => format!(
+                "{} processes open a database that does not exist, create a table in it, and insert {} rows each: in \
+                 autocommit, in BEGIN, read, {think_ms} ms of pause, insert, COMMIT, and in BEGIN IMMEDIATE, in turn; \
+                 what is refused is done again",
+                self.writers,
+                3 * rounds
+            ),
             WorkerStep::ItemInserts(n) => {
                 format!("{n} rows, a transaction each, {own} {} rows and an index", self.items)
             }
@@ -173,8 +213,13 @@ impl SectionShape {
         self.steps.iter().enumerate().map(|(i, step)| (name(i), describe(step))).collect()
     }
 
+    /// Rows of a table before the steps.
     pub fn rows(&self) -> u64 {
-        if self.items > 0 { self.items } else { ROWS }
+        match self.items {
+            _ if self.is_cold() => 0,
+            0 => ROWS,
+            items => items,
+        }
     }
 
     pub fn prepare(&self, c: &Connection, seed: u64) -> Result<()> {
@@ -217,6 +262,8 @@ impl SectionShape {
             WorkerStep::ItemDeletes(_) => ("count(*)", rows + self.inserted() * self.writers as i64 - operations),
             WorkerStep::Insert { .. }
             | WorkerStep::Lookup { .. }
+            | WorkerStep::ReadThinkWrite { .. }
+            | WorkerStep::ColdStart { .. }
             | WorkerStep::ItemSearches(_)
             | WorkerStep::ItemRows(_) => return Ok(()),
         };
@@ -235,7 +282,7 @@ impl SectionShape {
     pub fn verify(&self, c: &Connection, measured: &[MeasuredStep]) -> Result<()> {
         if self.items == 0 {
             let writers = measured.iter().flat_map(|m| &m.writers).filter(|_| !self.writers_elsewhere);
-            let wanted = ROWS + writers.map(|d| d.operations).sum::<u64>();
+            let wanted = self.rows() + writers.map(|d| d.operations).sum::<u64>();
             let found: i64 = c.query_row("SELECT count(*) FROM t", [], |r| r.get(0))?;
             ensure!(found == wanted as i64, "{found} rows where {wanted} were acknowledged");
         }

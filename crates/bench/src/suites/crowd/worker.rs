@@ -2,10 +2,11 @@
 //! thread or in a process of its own.
 
 use super::engine::{CrowdEngine, is_busy};
+use super::periodic::{self, PeriodicOrder};
 use crate::numbers::measure::{INTERRUPTED, histogram};
 use crate::numbers::random::Random;
-use anyhow::{Context, Result, anyhow, ensure};
-use rusqlite::Connection;
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rusqlite::{Connection, Statement};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -18,6 +19,8 @@ use std::time::{Duration, Instant};
 /// Rows of the table of keys and values before the steps.
 pub const ROWS: u64 = 2_000;
 pub const VALUE_BYTES: usize = 128;
+/// That table, of a connection that may be the first.
+const CREATE_IF_NONE: &str = "CREATE TABLE IF NOT EXISTS t(k INTEGER PRIMARY KEY, v BLOB NOT NULL)";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkerStep {
@@ -28,6 +31,12 @@ pub enum WorkerStep {
     /// For so long, each in a table of its own: a transaction of one insert and a read of so many
     /// rows.
     Think { ms: u64, rows: u64 },
+    /// For so long: transactions that read a row, pause, and insert one.
+    ReadThinkWrite { ms: u64, think_ms: u64 },
+    /// The connection is opened within the step, creates the table if there is none, and inserts
+    /// three rows in each of so many rounds: in autocommit, after a read and a pause, and in BEGIN
+    /// IMMEDIATE.
+    ColdStart { rounds: u64, think_ms: u64 },
     /// DB Bench, each in a table of its own: so many rows inserted, one at a time.
     ItemInserts(u64),
     /// So many searches by the index.
@@ -43,7 +52,13 @@ pub enum WorkerStep {
 impl WorkerStep {
     /// Whether it takes as long as it is told.
     pub fn is_timed(&self) -> bool {
-        matches!(self, WorkerStep::Insert { .. } | WorkerStep::Lookup { .. } | WorkerStep::Think { .. })
+        matches!(
+            self,
+            WorkerStep::Insert { .. }
+                | WorkerStep::Lookup { .. }
+                | WorkerStep::Think { .. }
+                | WorkerStep::ReadThinkWrite { .. }
+        )
     }
 }
 
@@ -58,6 +73,13 @@ pub struct WorkerOrder {
     /// Seed and number of the rows that were there before.
     pub preloaded: (u64, u64),
     pub steps: Vec<WorkerStep>,
+}
+
+/// The orders of a process of the suite.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Order {
+    Connection(WorkerOrder),
+    Periodic(PeriodicOrder),
 }
 
 /// The report of a step.
@@ -85,12 +107,95 @@ fn work(
     mut wait: impl FnMut() -> Result<()>,
     mut tell: impl FnMut(WorkerResult) -> Result<()>,
 ) -> Result<()> {
+    if let [WorkerStep::ColdStart { rounds, think_ms }] = order.steps[..] {
+        wait()?;
+        return tell(cold_start(order, rounds, Duration::from_millis(think_ms))?);
+    }
     let c = order.engine.open(&order.path)?;
     for step in &order.steps {
         let mut doer = Doer { order, c: &c, random: Random::new(order.seed), busy: 0 };
         tell(doer.step(*step, &mut wait)?)?;
     }
     Ok(())
+}
+
+/// Opens, creates the table and inserts, all at once with the others.
+fn cold_start(order: &WorkerOrder, rounds: u64, think: Duration) -> Result<WorkerResult> {
+    let begun = Instant::now();
+    let mut busy = 0;
+    let mut again = |e: anyhow::Error| {
+        busy += 1;
+        if e.downcast_ref::<rusqlite::Error>().is_some_and(is_busy) { Ok(()) } else { Err(e) }
+    };
+    let c = loop {
+        match order.engine.open(&order.path) {
+            Ok(c) => break c,
+            Err(e) => again(e)?,
+        }
+    };
+    while let Err(e) = c.execute_batch(&format!("BEGIN; {CREATE_IF_NONE}; COMMIT")) {
+        again(e.into())?;
+        if !c.is_autocommit() {
+            c.execute_batch("ROLLBACK")?;
+        }
+    }
+    let opened = begun.elapsed();
+    let mut doer = Doer { order, c: &c, random: Random::new(order.seed), busy };
+    let mut transactions = ReadAndInsert::prepare(&c, order.number)?;
+    let mut result = doer.repeat(Bound::Count(3 * rounds), false, |key, i| match i % 3 {
+        0 => transactions.insert(key),
+        1 => transactions.read_think_insert(key, think),
+        _ => transactions.insert_immediate(key),
+    })?;
+    result.elapsed_us = begun.elapsed().as_micros() as u64;
+    result.wait_us_max = result.wait_us_max.max(opened.as_micros() as u64);
+    Ok(result)
+}
+
+/// Transactions on the table of keys and values. One that is refused is rolled back.
+struct ReadAndInsert<'c> {
+    c: &'c Connection,
+    value: [u8; VALUE_BYTES],
+    read: Statement<'c>,
+    insert: Statement<'c>,
+}
+
+impl<'c> ReadAndInsert<'c> {
+    fn prepare(c: &'c Connection, own: usize) -> Result<ReadAndInsert<'c>> {
+        let read = c.prepare("SELECT v FROM t WHERE k >= ?1 ORDER BY k LIMIT 1")?;
+        Ok(ReadAndInsert {
+            c,
+            value: [own as u8; VALUE_BYTES],
+            read,
+            insert: c.prepare("INSERT INTO t VALUES(?1, ?2)")?,
+        })
+    }
+
+    fn insert(&mut self, key: i64) -> rusqlite::Result<()> {
+        self.insert.execute((key, &self.value[..])).map(drop)
+    }
+
+    fn insert_immediate(&mut self, key: i64) -> rusqlite::Result<()> {
+        self.within("BEGIN IMMEDIATE", |of| of.insert(key))
+    }
+
+    fn read_think_insert(&mut self, key: i64, think: Duration) -> rusqlite::Result<()> {
+        self.within("BEGIN", |of| {
+            of.read.query([key])?.next()?;
+            std::thread::sleep(think);
+            of.insert(key)
+        })
+    }
+
+    fn within(&mut self, begin: &str, once: impl FnOnce(&mut Self) -> rusqlite::Result<()>) -> rusqlite::Result<()> {
+        let c = self.c;
+        c.execute_batch(begin)?;
+        let done = once(self).and_then(|()| c.execute_batch("COMMIT"));
+        if done.is_err() && !c.is_autocommit() {
+            c.execute_batch("ROLLBACK")?;
+        }
+        done
+    }
 }
 
 struct Doer<'a> {
@@ -146,6 +251,13 @@ impl Doer<'_> {
                 })
             }
             WorkerStep::Think { ms, rows: read } => self.think(Bound::Ms(ms), read, wait),
+            WorkerStep::ReadThinkWrite { ms, think_ms } => {
+                let mut transactions = ReadAndInsert::prepare(self.c, own)?;
+                let think = Duration::from_millis(think_ms);
+                wait()?;
+                self.repeat(Bound::Ms(ms), false, |key, _| transactions.read_think_insert(key, think))
+            }
+            WorkerStep::ColdStart { .. } => bail!("a cold start is the only step of its section"),
             WorkerStep::ItemInserts(n) => {
                 let mut insert = sql(&format!("INSERT INTO item{own}(id, number, name) VALUES(?1, ?1 * 7, hex(?2))"))?;
                 wait()?;
@@ -303,7 +415,7 @@ impl Worker {
             }
             WorkerKind::Processes => {
                 let mut child = Command::new(std::env::current_exe()?)
-                    .args(["bench", "--worker", &serde_json::to_string(&order)?])
+                    .args(["bench", "--worker", &serde_json::to_string(&Order::Connection(order))?])
                     .stdin(Stdio::piped())
                     .stdout(Stdio::piped())
                     .spawn()
@@ -363,8 +475,11 @@ impl Worker {
 
 /// The process of a connection: it is told `order` and speaks by lines.
 pub fn process(order: &str) -> Result<()> {
+    let order = match serde_json::from_str(order).context("--worker is for the bench itself")? {
+        Order::Connection(order) => order,
+        Order::Periodic(order) => return periodic::process(&order),
+    };
     crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
-    let order: WorkerOrder = serde_json::from_str(order).context("--worker is for the bench itself")?;
     let say = |said: WorkerMessage| -> Result<()> {
         let mut out = std::io::stdout().lock();
         writeln!(out, "{}", serde_json::to_string(&said)?)?;

@@ -6,7 +6,6 @@
 
 mod client;
 mod cycle;
-mod forked;
 mod history;
 mod judge;
 #[cfg(test)]

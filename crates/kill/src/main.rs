@@ -11,6 +11,7 @@ mod campaign;
 mod check;
 mod commands;
 mod connect;
+mod forked;
 mod histories;
 mod known;
 mod plan;

@@ -22,6 +22,10 @@ const SAMPLE: Duration = Duration::from_millis(500);
 const GROWN: Duration = Duration::from_secs(10);
 /// Milliseconds of a nap, and number of naps. A stopped machine counts as one nap.
 const ENDS: (u64, u32) = (5, 10_000);
+/// Without a transaction for so long (the default of `idle`) a process detaches; and how much later
+/// a busy machine may have done it.
+const IDLE: Duration = Duration::from_secs(1);
+const PLAIN_WITHIN: Duration = Duration::from_millis(1_500);
 /// Header, ring, and as much again for images that do not fit.
 const LOG_BYTES_MAX: u64 = 2 << 20;
 
@@ -43,6 +47,10 @@ pub struct Soak {
     /// Directory for the database; otherwise a temporary one
     #[arg(long)]
     dir: Option<PathBuf>,
+    /// Processes also think within transactions, fork, and fall silent together for 3 and 12 s. Then
+    /// stock SQLite must be able to read the database
+    #[arg(long)]
+    silences: bool,
     /// Most memory that a process may have resident, in MiB
     #[arg(long, default_value_t = 64)]
     rss_mib_max: u64,
@@ -59,11 +67,14 @@ struct Said {
     busy: u64,
     snapshots: u64,
     wait_us_max: u64,
+    /// The last report.
+    last: Option<Instant>,
     failed: Option<String>,
 }
 
 impl Said {
     fn line(&mut self, line: &str) -> Result<()> {
+        self.last = Some(Instant::now());
         let (what, rest) = line.split_at_checked(1).unwrap_or((line, ""));
         let numbers: Vec<i64> = rest.split_whitespace().map(str::parse).collect::<Result<_, _>>().unwrap_or_default();
         match (what, numbers[..].as_ref()) {
@@ -114,6 +125,7 @@ impl Running {
             .args(["--first", &part.first.to_string(), "--threads", &part.threads.to_string()])
             .args(["--plan", &part.plan.to_string(), "--life-ms", &part.life_ms.to_string()])
             .args(["--writers", &writers.to_string()])
+            .args(part.silences.then_some("--silences"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -221,6 +233,44 @@ struct Measured {
     log_bytes_max: u64,
     kept_bytes_max: u64,
     home_bytes_max: u64,
+    /// Silences in which stock SQLite read the database, and how long that took at most after the
+    /// last report.
+    rests: u64,
+    at_rest_after_max: Duration,
+}
+
+/// A silence of all processes, as stock SQLite sees it.
+#[derive(Default)]
+struct Rest {
+    was_read: bool,
+}
+
+impl Rest {
+    /// Whether the processes are silent. Stock SQLite then reads the database, as soon as it can.
+    fn look(&mut self, at: &Path, said: &Mutex<Said>, measured: &mut Measured) -> Result<bool> {
+        let Some(silent_for) = soaked::silent_for() else {
+            self.was_read = false;
+            return Ok(false);
+        };
+        let last = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner).last;
+        let quiet_for = last.map_or(silent_for, |last| last.elapsed().min(silent_for));
+        if self.was_read || quiet_for < IDLE / 2 {
+            return Ok(true);
+        }
+        match Connection::open(at)?.query_row("SELECT count(*) FROM last", [], |row| row.get::<_, i64>(0)) {
+            Ok(_) => {
+                self.was_read = true;
+                measured.rests += 1;
+                measured.at_rest_after_max = measured.at_rest_after_max.max(quiet_for);
+            }
+            Err(e) => ensure!(
+                quiet_for < IDLE + PLAIN_WITHIN,
+                "{} ms after the last report of a silent process stock SQLite cannot read: {e}",
+                quiet_for.as_millis()
+            ),
+        }
+        Ok(true)
+    }
 }
 
 impl Measured {
@@ -275,6 +325,13 @@ pub fn run(soak: &Soak) -> ExitCode {
         "at most: log {} bytes, kept images {} bytes, database {} bytes",
         measured.log_bytes_max, measured.kept_bytes_max, measured.home_bytes_max
     );
+    if soak.silences {
+        println!(
+            "{} silences in which stock SQLite read the database, {:.0} ms after the last report at the latest",
+            measured.rests,
+            measured.at_rest_after_max.as_secs_f64() * 1000.0
+        );
+    }
     println!("violations: {}", u32::from(done.is_err()));
     let Err(e) = done else { return ExitCode::SUCCESS };
     println!("violation: {e:#}");
@@ -304,7 +361,7 @@ fn soak_in(soak: &Soak, said: &Arc<Mutex<Said>>, measured: &mut Measured) -> Res
     let mut first = 0;
     for process in 0..soak.processes {
         let threads = soak.threads / soak.processes + u64::from(process < soak.threads % soak.processes);
-        parts.push(Part { at: at.clone(), first, threads, plan, life_ms: 0 });
+        parts.push(Part { at: at.clone(), first, threads, plan, life_ms: 0, silences: soak.silences });
         first += threads - 1;
     }
     let mut running: Vec<Option<Running>> = Vec::new();
@@ -342,6 +399,7 @@ fn live_and_die(
     let mut all_die = Instant::now() + all_die_every;
     let mut next = Instant::now();
     let mut sample = Instant::now();
+    let mut rest = Rest::default();
     while Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));
         if let Some(why) = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner).failed.clone() {
@@ -350,6 +408,9 @@ fn live_and_die(
         if Instant::now() >= sample {
             sample = Instant::now() + SAMPLE;
             measured.sample(at, running, soak)?;
+        }
+        if soak.silences && rest.look(at, said, measured)? {
+            continue;
         }
         let all = Instant::now() >= all_die;
         if all {

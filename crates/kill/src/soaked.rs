@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -11,6 +11,7 @@ use fastrand::Rng;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::connect::{is_busy, tell};
+use crate::forked;
 use crate::plan;
 
 /// Rows kept of one writer.
@@ -36,6 +37,27 @@ pub struct Part {
     /// End after this many milliseconds; 0: never
     #[arg(long)]
     pub life_ms: u64,
+    /// Fall silent with all others, think within transactions, and fork
+    #[arg(long)]
+    pub silences: bool,
+}
+
+/// Milliseconds of work and of silence, in turn: two silences in a row are so unlike each other that
+/// no process takes them for a rhythm, in which it would stay attached.
+const WORK_MS: u64 = 5_000;
+const SILENCES_MS: [u64; 2] = [3_000, 12_000];
+
+/// How long all processes have been silent by the clock, if they are.
+pub fn silent_for() -> Option<Duration> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    silent_at(now)
+}
+
+fn silent_at(now_ms: u64) -> Option<Duration> {
+    let [short, long] = SILENCES_MS;
+    let at = now_ms % (2 * WORK_MS + short + long);
+    let since = if at < WORK_MS + short { at } else { at - WORK_MS - short };
+    since.checked_sub(WORK_MS).map(Duration::from_millis)
 }
 
 /// The cache is small.
@@ -122,13 +144,24 @@ fn write(part: &Part, writer: u64, ends: &AtomicBool) -> Result<()> {
     let db = open(&part.at)?;
     let mut n: i64 = retry(|| db.query_row("SELECT n FROM last WHERE writer = ?1", [writer as i64], |row| row.get(0)))?;
     tell(&format!("S {writer} {n}")).context("the soak is gone")?;
+    let mut rng = Rng::new();
     while !ends.load(Ordering::Relaxed) {
+        if part.silences && silent_for().is_some() {
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        }
+        if part.silences && rng.u32(0..500) == 0 {
+            forked::bystander(Duration::from_millis(rng.u64(0..2_000)))?;
+        }
         let next = n + 1;
         let body = body(part.plan, writer, next);
+        // A thinker reads first, as an application does that does not know yet that it will write.
+        let thinks = (part.silences && rng.u32(0..20) == 0).then(|| Duration::from_millis(rng.u64(0..20)));
         let begun = Instant::now();
         retry(|| {
             let done = (|| {
-                db.execute_batch("BEGIN IMMEDIATE")?;
+                db.execute_batch(if thinks.is_some() { "BEGIN; SELECT n FROM last" } else { "BEGIN IMMEDIATE" })?;
+                std::thread::sleep(thinks.unwrap_or_default());
                 db.prepare_cached("INSERT INTO item VALUES (?1, ?2, ?3)")?.execute((writer as i64, next, &body))?;
                 let old = next - ROWS;
                 db.prepare_cached("DELETE FROM item WHERE writer = ?1 AND n <= ?2")?.execute((writer as i64, old))?;
@@ -152,7 +185,12 @@ fn read(part: &Part, writers: u64, ends: &AtomicBool, seen: &AtomicU64) -> Resul
     let db = open(&part.at)?;
     let mut rng = Rng::new();
     let mut before = vec![0; writers as usize];
+    let silent = || part.silences && silent_for().is_some();
     while !ends.load(Ordering::Relaxed) {
+        if silent() {
+            std::thread::sleep(Duration::from_millis(5));
+            continue;
+        }
         retry(|| db.execute_batch("BEGIN; SELECT 1 FROM last"))?;
         let first = look(&db, part.plan, writers)?;
         for (writer, (old, new)) in before.iter().zip(&first).enumerate() {
@@ -160,7 +198,7 @@ fn read(part: &Part, writers: u64, ends: &AtomicBool, seen: &AtomicU64) -> Resul
         }
         let hold = Duration::from_millis([0, 5, 50, 1000][rng.usize(0..4)]);
         let until = Instant::now() + hold;
-        while Instant::now() < until && !ends.load(Ordering::Relaxed) {
+        while Instant::now() < until && !silent() && !ends.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(5));
         }
         let later = look(&db, part.plan, writers)?;
@@ -184,5 +222,18 @@ fn retry<T>(mut what: impl FnMut() -> rusqlite::Result<T>) -> Result<T> {
             }
             Ok(done) => return Ok(done),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silences_alternate_by_the_clock() {
+        let at = |ms| silent_at(ms).map(|d| d.as_millis());
+        assert_eq!([at(0), at(4_999), at(5_000), at(7_999)], [None, None, Some(0), Some(2_999)]);
+        assert_eq!([at(8_000), at(12_999), at(13_000), at(24_999)], [None, None, Some(0), Some(11_999)]);
+        assert_eq!([at(25_000), at(30_001)], [None, Some(1)]);
     }
 }

@@ -15,9 +15,9 @@ use nix::unistd::{Pid, alarm};
 use onewrite_bench::sql::{Db, Library, SqlError, Stmt, Value as Bound};
 use rusqlite::ffi;
 
-use super::forked;
 use super::history::{self, Did, Mode, Told, VALUE_LEN, text_of};
 use super::judge::{List, Value};
+use crate::forked;
 use crate::plan;
 
 /// Operations of a transaction, at most.

@@ -7,6 +7,7 @@ use std::sync::RwLock;
 use std::time::{Duration, Instant};
 
 use nix::libc;
+use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, Pid, fork};
 
 /// How long a fork waits for the other threads to be between two statements.
@@ -34,6 +35,23 @@ pub fn start(gate: &RwLock<()>, life: impl FnOnce() -> i32) -> Option<Pid> {
             // SAFETY: ends this process at once, without the destructors of the parent's values on
             // the stack.
             unsafe { libc::_exit(code) }
+        }
+    }
+}
+
+/// Forks while other threads are anywhere. The child has all files of its parent, uses none, and
+/// ends after `lives`.
+pub fn bystander(lives: Duration) -> nix::Result<()> {
+    // SAFETY: the child sleeps and ends, and takes no lock that another thread may have held.
+    match unsafe { fork() }? {
+        ForkResult::Child => {
+            std::thread::sleep(lives);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(0) }
+        }
+        ForkResult::Parent { child } => {
+            std::thread::spawn(move || waitpid(child, None));
+            Ok(())
         }
     }
 }

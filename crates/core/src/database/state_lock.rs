@@ -1,0 +1,46 @@
+//! The lock of the state that all connections share. Debug builds count how often a thread takes
+//! it (`connection/commit_tests.rs`).
+
+use parking_lot::MutexGuard;
+
+use super::DatabaseState;
+use crate::disk::sync::Mutex;
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static TAKEN: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+pub struct StateLock(Mutex<DatabaseState>);
+
+impl StateLock {
+    pub const fn new(state: DatabaseState) -> StateLock {
+        StateLock(Mutex::new(state))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, DatabaseState> {
+        #[cfg(debug_assertions)]
+        TAKEN.set(TAKEN.get() + 1);
+        self.0.lock()
+    }
+
+    /// For checks of debug builds alone: not counted.
+    pub fn lock_to_check(&self) -> MutexGuard<'_, DatabaseState> {
+        self.0.lock()
+    }
+
+    pub fn try_lock(&self, looks: u32) -> Option<MutexGuard<'_, DatabaseState>> {
+        self.0.try_lock(looks)
+    }
+
+    /// The caller is the only owner.
+    pub fn get_mut(&mut self) -> &mut DatabaseState {
+        self.0.get_mut()
+    }
+}
+
+/// By this thread, of any database.
+#[cfg(all(test, debug_assertions))]
+pub fn times_taken() -> u64 {
+    TAKEN.get()
+}

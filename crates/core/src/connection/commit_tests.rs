@@ -1,5 +1,5 @@
-//! The commit of one page takes the lock of the database's state at most six times, from the first
-//! xLock to the last xUnlock.
+//! The commit of one page takes the lock of the database's state at most six times: from the first
+//! xLock to the last xUnlock, alone and in turns with another process.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ fn first_page() -> Vec<u8> {
     page
 }
 
-/// As SQLite calls it for an `INSERT` outside of a transaction. Returns how often the lock was taken
-/// in each call.
+/// As SQLite calls it for an `INSERT` outside of a transaction. Returns how often each call took
+/// the lock.
 fn transaction(c: &mut Connection, pages: &[(u64, Vec<u8>)]) -> Vec<(&'static str, u64)> {
     let mut taken = Vec::new();
     let mut step = |name, call: &mut dyn FnMut()| {

@@ -196,7 +196,7 @@ impl Connection {
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         let Some(WriteTransaction { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
         let mut commit = Commit { db: &db, live, txn, options: &self.options };
-        // Until it unlocks, SQLite reads the old snapshot of a merged transaction and its own pages.
+        // Until it unlocks, SQLite reads a merged transaction's old snapshot and its own pages.
         let moves = (!is_merged).then_some(&mut reader.state);
         let published = commit::publish(&mut commit, moves, durability, goes_on)?;
         if let Some(looked) = reader.looked.as_mut().filter(|_| is_merged) {

@@ -8,7 +8,7 @@
 //!                       after_commit    write-back of pages that went home
 //! ```
 //!
-//! The scheme decides the destinations ([`Scheme`]); several schemes share [`record`].
+//! The scheme decides the destinations ([`Scheme`]).
 
 pub mod log;
 pub mod record;

@@ -1,5 +1,4 @@
-//! The commit of one page takes the lock of the database's state at most six times: from the first
-//! xLock to the last xUnlock, alone and in turns with another process.
+//! How often a commit takes the lock of the database's state.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,8 +18,7 @@ fn first_page() -> Vec<u8> {
     page
 }
 
-/// As SQLite calls it for an `INSERT` outside of a transaction. Returns how often each call took
-/// the lock.
+/// As SQLite calls it for an `INSERT`. Returns how often each call took the lock.
 fn transaction(c: &mut Connection, pages: &[(u64, Vec<u8>)]) -> Vec<(&'static str, u64)> {
     let mut taken = Vec::new();
     let mut step = |name, call: &mut dyn FnMut()| {
@@ -66,14 +64,12 @@ fn a_commit_takes_the_lock_of_the_state_at_most_six_times() {
     for byte in 2..8 {
         takes_at_most(6, &transaction(&mut first, &one(byte)));
     }
-    // Another process is attached, and has written.
     let mut second = open();
     transaction(&mut second, &one(8));
     transaction(&mut first, &one(9));
     for byte in 10..16 {
         takes_at_most(6, &transaction(&mut first, &one(byte)));
     }
-    // Each follows the other's record in its turn.
     for byte in 16..24 {
         for process in [&mut second, &mut first] {
             takes_at_most(6, &transaction(process, &one(byte)));

@@ -7,14 +7,9 @@
 //!    │  └── last close: detach ──────┘ └── open of a marked home:   │
 //!    │                                     attach, recover          │
 //!    └───────────────────── come_back ◀─────────────────────────────┘
-//!
-//! UNMARKED  home is a plain file. Readers hold SQLite's SHARED while they read. No log is in use.
-//! LIVE      home carries the mark, this process holds SHARED and the log's attach lock, commits
-//!           go through a scheme.
-//! ASIDE     one connection is a plain SQLite for a while, with EXCLUSIVE and a real journal;
-//!           others get BUSY.
-//! POISONED  a write or flush failed; everything fails until all connections have closed.
 //! ```
+//!
+//! `docs/commit.md` has the table of these states, and of POISONED.
 //!
 //! Lock order: `writer`, then `inner`, then `table`. The holder of the writer's place holds
 //! `writer` while it commits; `inner` is held for moments; `table` for look-ups and publication.
@@ -87,7 +82,7 @@ pub struct Plain {
 
 pub struct DatabaseState {
     pub phase: Phase,
-    /// Whether the phase is POISONED, for a look without the lock.
+    /// Whether it is POISONED.
     has_failed: Arc<AtomicBool>,
     /// The newest visible state (rule SeenWhenDurable). Group and shared words have only its TID,
     /// and learn of it after the readers.
@@ -192,7 +187,6 @@ impl DatabaseState {
         error
     }
 
-    /// Everything fails in this process.
     pub fn fail(&mut self, error: &Error) {
         self.has_failed.store(true, Ordering::SeqCst);
         if !matches!(self.phase, Phase::Poisoned(_)) {
@@ -388,7 +382,6 @@ impl Database {
         }
     }
 
-    /// `None` while this process is alone.
     pub fn member(&self) -> Option<Arc<Member>> {
         self.table.read().member.clone()
     }

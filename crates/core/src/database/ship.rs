@@ -123,7 +123,6 @@ impl Database {
         self.ship().waits()
     }
 
-    /// As [`DatabaseState::ship`].
     pub fn ship(&self) -> Ship {
         self.member().map_or(Ship::Off, |member| member.words.ship())
     }

@@ -1,5 +1,4 @@
-//! The lock of the state that all connections share. Debug builds count how often a thread takes
-//! it (`connection/commit_tests.rs`).
+//! Debug builds count how often a thread takes the lock of the shared state.
 
 use parking_lot::MutexGuard;
 
@@ -24,7 +23,7 @@ impl StateLock {
         self.0.lock()
     }
 
-    /// For checks of debug builds alone: not counted.
+    /// For debug checks: not counted.
     pub fn lock_to_check(&self) -> MutexGuard<'_, DatabaseState> {
         self.0.lock()
     }
@@ -33,13 +32,11 @@ impl StateLock {
         self.0.try_lock(looks)
     }
 
-    /// The caller is the only owner.
     pub fn get_mut(&mut self) -> &mut DatabaseState {
         self.0.get_mut()
     }
 }
 
-/// By this thread, of any database.
 #[cfg(all(test, debug_assertions))]
 pub fn times_taken() -> u64 {
     TAKEN.get()

@@ -9,8 +9,7 @@
 //! The word FLUSHER is the flushing process's number plus one; 0: none. It only saves work, for
 //! flushes may overlap. After a flush, the processes that it covered get as long as it took to come
 //! back with their next transaction, so that all share the next flush. FLUSHER is taken from a
-//! process that stops for long, and from a dead one, whose failed flush may have left records that
-//! are clean in the cache and not on the disk.
+//! process that stops for long, and from a dead one (rule WrittenAgain).
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};

@@ -9,9 +9,6 @@
 //!          database/ship.rs    and perhaps sent to a store, by another
 //! detach   shared/member.rs    alone: checkpoint, mark off; else just leave
 //! ```
-//!
-//! The steps are those of `docs/sharing.md`, "Several processes"; the rules are in
-//! `docs/commit.md`.
 
 pub mod flush;
 #[cfg(test)]

@@ -201,22 +201,24 @@ pub fn settle_mark(db: &Database, live: &mut LiveDatabase) -> Result<()> {
 }
 
 /// After a recovery that left the records in place, the mark names its record, so that no older log
-/// fits (rule OneNumberOneState), and names are flushed (rule WrittenAgain). An error poisons. True
-/// if the next record needs a distant number (rule FlushedStays).
-pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<bool> {
-    let due = db.inner.lock().member.as_ref().map_or(live.due, |member| member.words.due());
-    let stayed = due.stayed == Some(live.log.last_tid());
-    if stayed {
+/// fits (rule OneNumberOneState), and names are flushed (rule WrittenAgain). An error poisons.
+pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<()> {
+    let due = due(db, live);
+    if due.stayed == Some(live.log.last_tid()) {
         // Foreign changes to the log are flushed before a commit depends on them.
         live.log.group().written_beside();
     }
-    let Some(tid) = due.untold else { return Ok(stayed) };
+    let Some(tid) = due.untold else { return Ok(()) };
     tell_record(db, live, tid).map_err(|e| db.poison_unless_short(e))?;
     live.due.untold = None;
     if let Some(member) = db.member() {
         member.words.set_due(RecoveryDebt { untold: None, ..due });
     }
-    Ok(stayed)
+    Ok(())
+}
+
+pub fn due(db: &Database, live: &LiveDatabase) -> RecoveryDebt {
+    db.member().map_or(live.due, |member| member.words.due())
 }
 
 fn tell_record(db: &Database, live: &mut LiveDatabase, tid: Tid) -> Result<()> {

@@ -1,12 +1,14 @@
 //! Commits: from an overlay to a durable transaction.
 //!
 //! ```text
-//! SQLITE_FCNTL_SYNC     prepare   compare, encode, make room; may fail, changes nothing
-//! SQLITE_FCNTL_COMMIT_… commit    publish to the table and the next writer → let that one in
-//!                                 → wait until it is durable
+//! SQLITE_FCNTL_SYNC     before_commit   work that earlier commits or a recovery left to this one
+//!                       encode          compare, encode, make room; may fail, changes nothing
+//! SQLITE_FCNTL_COMMIT_… publish         to the table and the next writer, which is let in
+//!                       wait            until it is durable
+//!                       after_commit    write-back of pages that went home
 //! ```
 //!
-//! The scheme decides the destinations ([`Scheme`]); several schemes share [`record`].
+//! The scheme decides the destinations ([`Scheme`]).
 
 pub mod log;
 pub mod record;
@@ -20,7 +22,7 @@ use crate::base::options::{HeaderPage, Images, Options};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::checkpoint::sweep;
-use crate::checkpoint::{checkpoint, settle_mark, tell_recovery};
+use crate::checkpoint::{checkpoint, due, settle_mark, tell_recovery};
 use crate::database::scheme::{Commit, CommitOutcome, Facts, Gaps, Scheme};
 use crate::database::{Database, DatabaseState, LiveDatabase};
 use crate::disk::stats::Stats;
@@ -31,7 +33,6 @@ use crate::log::several::Undecided;
 use crate::pages::table::{Image, ImageLocation, PageTable};
 use crate::pages::txn::{ChangedPage, PreparedCommit, Txn, TxnStage};
 use crate::shared::member::Member;
-use crate::shared::words::reached;
 use crate::sqlite_format::home::{self, FileKind, State};
 use crate::sqlite_format::node::Shape;
 
@@ -41,13 +42,19 @@ pub fn reserve_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(step)
 }
 
-/// Does everything that can fail without harm.
+/// The first half: everything that can fail without harm.
 pub fn prepare(c: &mut Commit<'_>) -> Result<()> {
     c.txn.stage = TxnStage::Prepared(plan(c)?);
     Ok(())
 }
 
 pub fn plan(c: &mut Commit<'_>) -> Result<PreparedCommit> {
+    before_commit(c)?;
+    encode(c)
+}
+
+/// Work of commits before, or of a recovery, that is due before the next record.
+fn before_commit(c: &mut Commit<'_>) -> Result<()> {
     let Commit { db, live, txn, options } = c.parts();
     // Streamed images must be home before later ones, and the slot's ceilings bind every process.
     debug_assert!(live.home_tid >= live.log.slot().base_tid, "home is behind its slot: {}", live.home_tid);
@@ -60,7 +67,11 @@ pub fn plan(c: &mut Commit<'_>) -> Result<PreparedCommit> {
         sweep::advance(db, live, options)?;
     }
     settle_mark(db, live)?;
-    let stayed = tell_recovery(db, live)?;
+    tell_recovery(db, live)
+}
+
+fn encode(c: &mut Commit<'_>) -> Result<PreparedCommit> {
+    let Commit { db, live, txn, options } = c.parts();
     let scheme = live.scheme.clone();
     check_new(db, &*scheme, options, txn)?;
     let change_counter = txn.base.change_counter.wrapping_add(1);
@@ -94,7 +105,7 @@ pub fn plan(c: &mut Commit<'_>) -> Result<PreparedCommit> {
     }
     let last = live.log.last_tid();
     // Rule FlushedStays.
-    let tid = if stayed { number_apart(last)? } else { last.next() };
+    let tid = if due(db, live).stayed == Some(last) { number_apart(last)? } else { last.next() };
     let state = txn.base.after(tid, txn.page_bytes, page_count, change_counter, header);
     scheme.prepare(c, state, changed)
 }
@@ -240,6 +251,8 @@ pub struct Published {
     pub state: Arc<State>,
     group: Arc<Group>,
     durability: Durability,
+    /// The place is passed on before the flush.
+    pub goes_on: bool,
     scheme: Arc<dyn Scheme>,
     shared: Option<Arc<Member>>,
 }
@@ -264,17 +277,13 @@ impl Published {
             self.group.wait_for_others(self.state.tid, self.durability, turn, db)?;
         }
         self.group.wait(self.state.tid, self.durability, db)?;
-        let inner = db.inner.lock();
-        let Some(member) = &inner.member else { return Ok(()) };
-        if member.words.written() >= self.state.tid && !reached(&member.words, self.state.tid, self.durability) {
-            // Others' unflushed records keep this one invisible.
-            let member = member.clone();
-            drop(inner);
+        let Some(member) = db.member() else { return Ok(()) };
+        if member.words.written() >= self.state.tid {
+            // Others' unflushed records may keep this one invisible.
             db.wait_flushed(&member, self.state.tid, self.durability, None)?;
-            return db.inner.lock().check();
         }
         // Another process's failed flush may have hidden a loss.
-        inner.check()
+        db.check(Some(&member))
     }
 }
 
@@ -301,9 +310,14 @@ fn take_prepared(c: &mut Commit<'_>) -> Result<PreparedCommit> {
     Ok(prepared)
 }
 
-/// The committer's state is pinned. An error poisons, except for want of memory. `goes_on`: the
-/// place is passed on before the flush.
-pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Result<Published> {
+/// The committer's snapshot, if it `moves`, is of its own state then. An error poisons, except for
+/// want of memory.
+pub fn publish(
+    c: &mut Commit<'_>,
+    moves: Option<&mut Arc<State>>,
+    durability: Durability,
+    goes_on: bool,
+) -> Result<Published> {
     let (db, scheme) = (c.db, c.live.scheme.clone());
     let mut prepared = take_prepared(c)?;
     let group = c.live.log.group().clone();
@@ -326,6 +340,10 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     inner.check()?;
     inner.advance();
     debug_assert!(state.tid > inner.published.tid || !prepared.changed, "{} after {:?}", state.tid, inner.published);
+    if let Some(own) = &moves {
+        // Else it would keep every image that this commit or its checkpoint replaces.
+        db.unpin(&mut inner, own)?;
+    }
     // Big ones are flushed and go home in their turn.
     let shared = inner.member.clone().filter(|m| goes_on && txn.streamed.is_empty() && m.shares_flushes());
     // Others know nothing of a mark that the flush covers.
@@ -360,11 +378,13 @@ pub fn publish(c: &mut Commit<'_>, durability: Durability, goes_on: bool) -> Res
     debug_assert!(inner.home_tid <= inner.latest.tid, "readers see less than home held");
     debug_assert!(inner.latest.tid <= inner.published.tid, "invariant I4: what readers see is published");
     before.iter().try_for_each(|before| db.unpin(&mut inner, before))?;
-    let state = db.pin_state(&mut inner, state);
+    if let Some(own) = moves {
+        *own = db.pin_state(&mut inner, state.clone());
+    }
     // The base of an empty commit may not be durable yet (invariant I1).
     let waits = prepared.changed || keeps(Case::EmptyCommitFlushes);
     let durability = if waits { durability } else { Durability::Written };
-    Ok(Published { state, group, durability, scheme, shared })
+    Ok(Published { state, group, durability, goes_on, scheme, shared })
 }
 
 fn show_record(
@@ -411,6 +431,11 @@ pub fn show(table: &mut PageTable, inner: &DatabaseState, tid: Tid, images: Vec<
     for (page, image) in images {
         table.publish(page, tid, ImageLocation::Memory(image), inner.readers());
     }
+}
+
+/// The medium is free, and writes the pages that slices brought home while the application goes on.
+pub fn after_commit(db: &Database) {
+    db.begin_write_back();
 }
 
 /// Without room the images stay, and the next commit tries again.

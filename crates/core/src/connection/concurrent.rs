@@ -89,6 +89,7 @@ impl Connection {
             if inner.phase != Phase::Live {
                 return Err(Error::BusySnapshot);
             }
+            self.options = inner.options.clone();
             inner.published.clone()
         };
         // SQLite's cache was empty when the transaction began.

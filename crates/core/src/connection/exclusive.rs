@@ -1,11 +1,14 @@
 //! `locking_mode=exclusive`, and how a connection gets the database for itself.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::role::{Role, WriterTurn};
 use super::{Connection, LockLevel};
 use crate::base::error::{Error, Result};
 use crate::database::{Database, DatabaseState, Phase};
+use crate::shared::member::Member;
 use crate::shared::words::Pins;
 use crate::sqlite_format::home::{FileKind, State};
 
@@ -50,9 +53,9 @@ impl Connection {
     /// `Busy` while another reads: the caller asks again (rule AnnounceThenLook).
     pub(super) fn shut_others_out(&mut self) -> Result<()> {
         let db = self.db.clone();
-        let mut inner = db.inner.lock();
+        let inner = db.inner.lock();
         self.shuts_out = true;
-        inner.alone = Some(self.id);
+        db.alone.store(self.id.0, SeqCst);
         let mut read = inner.snapshot_count() > usize::from(self.role.pinned().is_some());
         if let Some(member) = &inner.member {
             member.words.shut_out(member.me);
@@ -63,8 +66,8 @@ impl Connection {
 
     pub(super) fn let_others_in(&mut self) {
         if std::mem::take(&mut self.shuts_out) {
-            let mut inner = self.db.inner.lock();
-            inner.alone = None;
+            let inner = self.db.inner.lock();
+            self.db.alone.store(0, SeqCst);
             if let Some(member) = &inner.member {
                 member.words.let_in(member.me);
             }
@@ -72,12 +75,12 @@ impl Connection {
     }
 
     /// Between processes, the snapshot is announced before.
-    pub(super) fn check_let_in(&self, inner: &DatabaseState) -> Result<()> {
-        let alone = inner.alone.is_some_and(|connection| connection != self.id);
-        if let Some(member) = inner.member.as_ref().filter(|_| !alone) {
+    pub(super) fn check_let_in(&self, member: Option<&Arc<Member>>) -> Result<()> {
+        let alone = ![0, self.id.0].contains(&self.db.alone.load(SeqCst));
+        if let Some(member) = member.filter(|_| !alone) {
             self.db.check_replaced(member)?;
         }
-        if alone || inner.member.as_ref().map_or(Ok(false), |member| member.is_shut_out())? {
+        if alone || member.map_or(Ok(false), |member| member.is_shut_out())? {
             return Err(Error::Busy("another connection has taken the database for itself".into()));
         }
         Ok(())

@@ -89,13 +89,12 @@ impl Connection {
         self.check_process()?;
         let mut has_place = false;
         self.waits.begin();
-        let (apart, is_away) = {
-            let inner = self.db.inner.lock();
-            if !self.db.is_log_replaced(&inner) {
-                self.check_let_in(&inner)?;
-            }
-            (self.runs_apart(&inner), inner.ship().is_away())
-        };
+        let member = self.db.member();
+        if !member.as_ref().is_some_and(|member| member.words.is_replaced()) {
+            self.check_let_in(member.as_ref())?;
+        }
+        let apart = self.db.concurrent.load(Ordering::Relaxed) && self.runs_apart(&self.db.inner.lock());
+        let is_away = member.is_some_and(|member| member.words.ship().is_away());
         if self.said.exclusive && !self.db.read_only {
             return self.lock_for_good();
         }
@@ -291,7 +290,7 @@ impl Connection {
         // The shipper cannot wait for its own shipments.
         let is_newest = has_place && !(self.ships && inner.ships());
         let state = if is_newest { self.db.pin_published(inner)? } else { self.db.pin(inner)? };
-        if let Err(e) = self.check_let_in(inner) {
+        if let Err(e) = self.check_let_in(inner.member.as_ref()) {
             self.db.unpin(inner, &state)?;
             return Err(e);
         }
@@ -317,7 +316,7 @@ impl Connection {
     fn pin_attached(&mut self, has_place: bool) -> Result<()> {
         let db = self.db.clone();
         let mut inner = db.inner.lock();
-        let is_held = inner.alone.is_some() || !inner.snapshots.is_empty();
+        let is_held = db.alone.load(Ordering::SeqCst) != 0 || !inner.snapshots.is_empty();
         if inner.phase == Phase::Unmarked && !is_held {
             drop(inner);
             return self.pin_snapshot(false);
@@ -331,7 +330,7 @@ impl Connection {
         loop {
             let pinned = self.pin_attached(false);
             match pinned {
-                Err(Error::Busy(_)) if Instant::now() < deadline => self.check_let_in(&db.inner.lock())?,
+                Err(Error::Busy(_)) if Instant::now() < deadline => self.check_let_in(db.member().as_ref())?,
                 pinned => return pinned,
             }
             if db.inner.lock().ship() == Ship::Begun {
@@ -473,24 +472,19 @@ impl Connection {
         if self.has_merged() {
             return Err(Error::BusySnapshot);
         }
+        let ship = self.db.ship();
         if self.is_apart() {
-            let ship = {
-                let inner = self.db.inner.lock();
-                inner.check()?;
-                inner.ship()
-            };
+            self.db.check(None)?;
             self.check_commits(ship)?;
             self.habit.writes_now = true;
             self.role.write(Txn::new(snapshot));
             return Ok(());
         }
         self.habit.writes_now = true;
-        let (is_newest, ship) = {
-            let inner = self.db.inner.lock();
-            (inner.is_newest(&snapshot), inner.ship())
-        };
         self.check_commits(ship)?;
-        if !is_newest && !self.may_move(&snapshot, ship)? {
+        // A stale one does not wait for the place. With it, `begin_write` looks.
+        let is_stale = !self.db.queue.holds(self.id) && !self.db.inner.lock().is_newest(&snapshot);
+        if is_stale && !self.may_move(&snapshot, ship)? {
             self.habit.was_stale = self.waits.upgrades;
             self.expect_place();
             return Err(if ship == Ship::Late { self.db.store_is_away() } else { Error::BusySnapshot });
@@ -499,7 +493,10 @@ impl Connection {
         if !kept {
             self.take_place()?;
         }
-        let begun = self.move_forward(snapshot).and_then(|snapshot| self.begin_patiently(&snapshot));
+        let begun = match self.waits.upgrades {
+            true => self.move_forward(snapshot).and_then(|newest| self.begin_patiently(&newest)),
+            false => self.begin_patiently(&snapshot),
+        };
         if begun.is_err() {
             if self.db.inner.lock().phase == Phase::Unmarked {
                 locks::unreserve(&*self.db.home)?;
@@ -655,6 +652,7 @@ impl Connection {
                 member.words.shut_out(member.me);
             }
         }
+        self.options = inner.options.clone();
         self.role.write(Txn::new(inner.published.clone()));
         Ok(())
     }

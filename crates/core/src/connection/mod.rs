@@ -12,6 +12,8 @@
 
 mod cache;
 mod carried;
+#[cfg(all(test, debug_assertions))]
+mod commit_tests;
 mod concurrent;
 mod engine;
 mod exclusive;
@@ -91,6 +93,8 @@ pub struct Connection {
     busy_ms: u64,
     requires: bool,
     ships: bool,
+    /// In force when it last took the writer's place.
+    options: Arc<Options>,
     waits: Waits,
     level: LockLevel,
     role: Role,
@@ -124,6 +128,7 @@ impl Connection {
             busy_ms: options.busy_ms,
             requires: options.require,
             ships: options.shipper,
+            options: Arc::new(options.clone()),
             waits: Waits::default(),
             level: LockLevel::None,
             role: Role::Idle,

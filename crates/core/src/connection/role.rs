@@ -34,6 +34,7 @@
 //! ```
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::looked::{self, ReadSet};
 use super::{Connection, LockLevel};
@@ -233,7 +234,7 @@ impl Connection {
     /// Panics unless the module's table holds. Every call of debug builds ends with it; simulators
     /// call it in others.
     pub fn assert_state(&self) {
-        let inner = self.db.inner.lock();
+        let inner = self.db.inner.lock_to_check();
         let is_poisoned = matches!(inner.phase, Phase::Poisoned(_));
         let holds = |holds: bool, what: &str| {
             let (role, phase) = (self.role.name(), &inner.phase);
@@ -265,7 +266,8 @@ impl Connection {
         holds(self.place != WriterTurn::Firm || self.db.queue.holds(self.id), "the queue knows who has the place");
         let pinned = self.role.pinned().is_none_or(|reader| inner.snapshots.has(reader.state.tid));
         holds(pinned, "a snapshot is pinned");
-        holds(inner.alone != Some(self.id) || self.shuts_out, "who shuts others out lets them in again");
+        let is_alone = self.db.alone.load(Ordering::SeqCst) == self.id.0;
+        holds(!is_alone || self.shuts_out, "who shuts others out lets them in again");
         holds(inner.reserved != Some(self.id) || self.reserves, "who has the database alone gives it back");
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Connection;
 use super::engine::Engine;
 use super::said::Synchronous;
+use super::write::check_newest;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::types::Tid;
 use crate::commit;
@@ -192,10 +193,10 @@ impl Connection {
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let mut writer = db.writer.lock();
         db.see_to_removed_log(&mut writer, !txn.streamed.is_empty()).map_err(aside::stale)?;
-        let options = db.inner.lock().options.clone();
+        check_newest(&db, writer.as_ref(), txn)?;
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         txn.several = Some(several);
-        let mut c = Commit { db: &db, live, txn, options: &options };
+        let mut c = Commit { db: &db, live, txn, options: &self.options };
         commit::prepare(&mut c)?;
         commit::write_prepared(&mut c, flush)
     }

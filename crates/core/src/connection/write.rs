@@ -1,23 +1,21 @@
 //! The two steps of a commit.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Connection;
 use super::role::{WriteTransaction, WriterTurn};
 use super::said::Synchronous;
 use crate::base::error::{Error, Result};
-use crate::base::options::Options;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
-use crate::commit;
+use crate::commit::{self, Published};
 use crate::database::scheme::Commit;
-use crate::database::{Database, DatabaseState};
+use crate::database::{Database, LiveDatabase};
 use crate::log::group::Durability;
 use crate::pages::txn::{Txn, TxnStage};
 use crate::session::aside;
-use crate::sqlite_format::home::{self, State};
+use crate::sqlite_format::home;
 
 impl Connection {
     /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: the one over several files.
@@ -57,7 +55,6 @@ impl Connection {
             // SQLite ignores later errors, so a late page would be lost (I7).
             return Err(late("a transaction over several files whose pages come later"));
         }
-        options_on_newest(&db, txn)?;
         (txn.synced, txn.normal) = (false, self.journal.syncs_are_normal());
         let plain = needs_plain_file(txn);
         if let Some(several) = super_journal.and_then(|path| self.engine.several(path)) {
@@ -75,7 +72,7 @@ impl Connection {
             db.see_to_files(&mut writer).map_err(aside::stale)?;
         }
         db.see_to_removed_log(&mut writer, !txn.streamed.is_empty()).map_err(aside::stale)?;
-        let options = options_on_newest(&db, txn)?;
+        check_newest(&db, writer.as_ref(), txn)?;
         if !txn.is_untouched() && (super_journal.is_some() || plain) {
             db.spans_aside.fetch_or(super_journal.is_some(), Relaxed);
             // Behind a move, SQLite's journal would restore the counters of an older state.
@@ -96,7 +93,7 @@ impl Connection {
             }
         }
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        commit::prepare(&mut Commit { db: &db, live, txn, options: &options })
+        commit::prepare(&mut Commit { db: &db, live, txn, options: &self.options })
     }
 
     /// Writes of a VFS that keeps them back until xSync are part of the transaction (rule
@@ -109,12 +106,12 @@ impl Connection {
         let Some(txn) = self.role.txn_mut() else { return Err(no_transaction()) };
         txn.several = None;
         let mut writer = db.writer.lock();
-        let options = options_on_newest(&db, txn)?;
+        check_newest(&db, writer.as_ref(), txn)?;
         if needs_plain_file(txn) {
             return Err(late("another page size or journal mode"));
         }
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        commit::prepare(&mut Commit { db: &db, live, txn, options: &options })
+        commit::prepare(&mut Commit { db: &db, live, txn, options: &self.options })
     }
 
     /// xSync: `synchronous` is not OFF.
@@ -138,11 +135,21 @@ impl Connection {
     pub fn commit(&mut self) -> Result<()> {
         self.db.queue.set_inside(self.id, true);
         let committed = self.commit_txn();
-        // The medium is free, and writes those pages while the application goes on.
-        self.db.begin_write_back();
         self.db.queue.set_inside(self.id, false);
         self.noted(committed)
     }
+
+    /// The second half of a commit; [`commit::prepare`] is the first.
+    pub(super) fn commit_txn(&mut self) -> Result<()> {
+        if !self.is_ready_to_commit()? {
+            return Ok(());
+        }
+        let published = self.publish()?;
+        let waited = self.wait_for(&published);
+        commit::after_commit(&self.db);
+        waited
+    }
+
     /// Whether there is a transaction to commit; prepares it where SQLite wrote after it was
     /// prepared.
     fn is_ready_to_commit(&mut self) -> Result<bool> {
@@ -173,11 +180,8 @@ impl Connection {
         Ok(true)
     }
 
-    pub(super) fn commit_txn(&mut self) -> Result<()> {
+    fn publish(&mut self) -> Result<Published> {
         let db = self.db.clone();
-        if !self.is_ready_to_commit()? {
-            return Ok(());
-        }
         let Some(txn) = self.role.txn() else { return Err(no_transaction()) };
         let normal = txn.normal || (self.said.synchronous == Synchronous::Normal && self.journal.is_empty());
         let durability = if txn.synced && !normal && keeps(Case::AcknowledgedAfterFlush) {
@@ -188,52 +192,37 @@ impl Connection {
         let is_merged = self.is_merged();
         let goes_on = self.habit.returns_lock && !self.said.exclusive;
         let mut writer = db.writer.lock();
-        let mut inner = db.inner.lock();
-        inner.check()?;
-        let options = inner.options.clone();
+        db.check(db.member().as_deref())?;
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         let Some(WriteTransaction { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
-        let pin_again = |inner: &mut DatabaseState, own: &Arc<State>| drop(db.pin_state(inner, own.clone()));
-        // Else the own snapshot would keep every image that the commit or its checkpoint replaces.
-        if !is_merged {
-            db.unpin(&mut inner, &reader.state).inspect_err(|_| pin_again(&mut inner, &reader.state))?;
-        }
-        drop(inner);
-        let published =
-            match commit::publish(&mut Commit { db: &db, live, txn, options: &options }, durability, goes_on) {
-                Ok(published) => published,
-                Err(e) => {
-                    if !is_merged {
-                        pin_again(&mut db.inner.lock(), &reader.state);
-                    }
-                    return Err(e);
-                }
-            };
-        match &mut reader.looked {
-            Some(looked) if is_merged => {
-                // Until it unlocks, SQLite reads the old snapshot and its own pages.
-                db.unpin(&mut db.inner.lock(), &published.state)?;
-                looked.commit();
-            }
-            _ => reader.state = published.state.clone(),
+        let mut commit = Commit { db: &db, live, txn, options: &self.options };
+        // Until it unlocks, SQLite reads a merged transaction's old snapshot and its own pages.
+        let moves = (!is_merged).then_some(&mut reader.state);
+        let published = commit::publish(&mut commit, moves, durability, goes_on)?;
+        if let Some(looked) = reader.looked.as_mut().filter(|_| is_merged) {
+            looked.commit();
         }
         (*txn, reader.unsettled) = (Txn::new(reader.state.clone()), false);
         self.journal.forget_syncs();
         commit::send_home(&db, live)?;
-        drop(writer);
-        if goes_on {
-            // The next writer builds on this transaction during its flush, and may share it.
-            self.place = WriterTurn::Given { in_turn: true };
-            let released = db.queue.release_for(self.id, self.habit.comes_again());
-            self.habit.gave_place(released.waited_for);
-            if published.is_shared() {
-                published.write(&db)?;
-                self.leave(db.queue.is_idle());
-                self.place = WriterTurn::Given { in_turn: false };
-            }
-            return published.wait(&db, Some(released.usual));
+        Ok(published)
+    }
+
+    fn wait_for(&mut self, published: &Published) -> Result<()> {
+        let db = self.db.clone();
+        if !published.goes_on {
+            return published.wait(&db, None);
         }
-        published.wait(&db, None)
+        // The next writer builds on this transaction during its flush, and may share it.
+        self.place = WriterTurn::Given { in_turn: true };
+        let released = db.queue.release_for(self.id, self.habit.comes_again());
+        self.habit.gave_place(released.waited_for);
+        if published.is_shared() {
+            published.write(&db)?;
+            self.leave(db.queue.is_idle());
+            self.place = WriterTurn::Given { in_turn: false };
+        }
+        published.wait(&db, Some(released.usual))
     }
 }
 
@@ -248,13 +237,11 @@ pub(super) fn stays_here(what: &str) -> Error {
     ))
 }
 
-fn options_on_newest(db: &Database, txn: &Txn) -> Result<Arc<Options>> {
-    let inner = db.inner.lock();
-    inner.check()?;
-    if !inner.is_newest(&txn.base) {
-        return Err(Error::BusySnapshot);
-    }
-    Ok(inner.options.clone())
+/// With the writer's place, the end of the log tells.
+pub(super) fn check_newest(db: &Database, live: Option<&LiveDatabase>, txn: &Txn) -> Result<()> {
+    db.check(db.member().as_deref())?;
+    let is_newest = live.is_some_and(|live| live.log.last_tid() == txn.base.tid);
+    if is_newest || db.inner.lock().is_newest(&txn.base) { Ok(()) } else { Err(Error::BusySnapshot) }
 }
 
 fn no_transaction() -> Error {

@@ -104,7 +104,6 @@ fn lost(member: &Member, tid: Tid) -> Error {
 }
 
 /// False if the records before `slot` are gone.
-/// are gone.
 fn turn_page(db: &Database, member: &Member, tail: &mut Tail, slot: Slot, inner: &mut DatabaseState) -> Result<bool> {
     let home_tid = slot.base_tid;
     let newest = inner.published.tid;

@@ -7,14 +7,9 @@
 //!    │  └── last close: detach ──────┘ └── open of a marked home:   │
 //!    │                                     attach, recover          │
 //!    └───────────────────── come_back ◀─────────────────────────────┘
-//!
-//! UNMARKED  home is a plain file. Readers hold SQLite's SHARED while they read. No log is in use.
-//! LIVE      home carries the mark, this process holds SHARED and the log's attach lock, commits
-//!           go through a scheme.
-//! ASIDE     one connection is a plain SQLite for a while, with EXCLUSIVE and a real journal;
-//!           others get BUSY.
-//! POISONED  a write or flush failed; everything fails until all connections have closed.
 //! ```
+//!
+//! `docs/commit.md` has the table of these states, and of POISONED.
 //!
 //! Lock order: `writer`, then `inner`, then `table`. The holder of the writer's place holds
 //! `writer` while it commits; `inner` is held for moments; `table` for look-ups and publication.
@@ -33,6 +28,7 @@ mod queue_tests;
 pub mod read;
 pub mod scheme;
 pub mod ship;
+pub mod state_lock;
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -51,6 +47,7 @@ use crate::base::types::Tid;
 use crate::database::progress::Sweep;
 use crate::database::queue::{ConnectionId, WriterQueue};
 use crate::database::scheme::{Facts, Scheme};
+use crate::database::state_lock::StateLock;
 use crate::disk::image_file::ImageFile;
 use crate::disk::stats::{CountedFile, Stats};
 use crate::disk::sync::Mutex;
@@ -85,6 +82,8 @@ pub struct Plain {
 
 pub struct DatabaseState {
     pub phase: Phase,
+    /// Whether it is POISONED.
+    has_failed: Arc<AtomicBool>,
     /// The newest visible state (rule SeenWhenDurable). Group and shared words have only its TID,
     /// and learn of it after the readers.
     pub latest: Arc<State>,
@@ -100,8 +99,6 @@ pub struct DatabaseState {
     pub plain: Option<Plain>,
     /// When no other process was about to write home without onewrite.
     pub pending_free_at: Option<Instant>,
-    /// The connection that lets no other begin to read.
-    pub alone: Option<ConnectionId>,
     pub connections: usize,
     /// One connection was opened to write: a marked file is recovered here.
     pub recovers: bool,
@@ -186,10 +183,15 @@ impl DatabaseState {
         if let Some(member) = &self.member {
             member.words.poison();
         }
+        self.fail(&error);
+        error
+    }
+
+    pub fn fail(&mut self, error: &Error) {
+        self.has_failed.store(true, Ordering::SeqCst);
         if !matches!(self.phase, Phase::Poisoned(_)) {
             self.phase = Phase::Poisoned(error.to_string());
         }
-        error
     }
 
     pub fn is_newest(&self, snapshot: &State) -> bool {
@@ -282,11 +284,18 @@ pub struct Database {
     pub(crate) epoch: AtomicU64,
     /// `PRAGMA synchronous=EXTRA`.
     pub(crate) flushes_close: AtomicBool,
-    pub(crate) inner: Mutex<DatabaseState>,
+    pub(crate) inner: StateLock,
+    has_failed: Arc<AtomicBool>,
+    /// The connection that lets no other begin to read; 0: none. Changed under `inner`.
+    pub(crate) alone: AtomicU64,
     /// A copy of the option, asked several times in a transaction.
     pub(crate) psow: AtomicBool,
     /// The same.
     pub(crate) stream_bytes: AtomicU64,
+    /// The same.
+    pub(crate) concurrent: AtomicBool,
+    /// The same.
+    pub(crate) busy_ms: AtomicU64,
     pub(crate) writer: parking_lot::Mutex<Option<LiveDatabase>>,
     /// Bytes of home for which no write-back was requested.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
@@ -316,6 +325,7 @@ impl Database {
         let scheme = Mutex::new(schemes(options.bundle.scheme));
         let stats = Arc::new(Stats::default());
         let empty = Arc::new(State::empty(Tid::HOME));
+        let has_failed = Arc::new(AtomicBool::new(false));
         let with = |suffix: &str| {
             let mut name = path.as_os_str().to_owned();
             name.push(suffix);
@@ -335,8 +345,13 @@ impl Database {
             flushes_close: AtomicBool::new(false),
             psow: AtomicBool::new(options.psow),
             stream_bytes: AtomicU64::new(options.stream_bytes),
-            inner: Mutex::new(DatabaseState {
+            concurrent: AtomicBool::new(options.concurrent),
+            busy_ms: AtomicU64::new(options.busy_ms),
+            has_failed: has_failed.clone(),
+            alone: AtomicU64::new(0),
+            inner: StateLock::new(DatabaseState {
                 phase: Phase::Unmarked,
+                has_failed,
                 latest: empty.clone(),
                 published: empty,
                 hidden: VecDeque::new(),
@@ -346,7 +361,6 @@ impl Database {
                 stays_wal: None,
                 plain: None,
                 pending_free_at: None,
-                alone: None,
                 connections: 0,
                 recovers: true,
                 member: None,
@@ -369,7 +383,13 @@ impl Database {
     }
 
     pub fn member(&self) -> Option<Arc<Member>> {
-        self.inner.lock().member.clone()
+        self.table.read().member.clone()
+    }
+
+    /// As [`DatabaseState::check`], and without a lock until something has failed.
+    pub fn check(&self, member: Option<&Member>) -> Result<()> {
+        let has_failed = self.has_failed.load(Ordering::SeqCst) || member.is_some_and(|m| m.words.is_poisoned());
+        if has_failed { self.inner.lock().check() } else { Ok(()) }
     }
 
     pub fn journal_path(&self) -> &Path {
@@ -410,6 +430,8 @@ impl Database {
         }
         self.psow.store(options.psow, Ordering::Relaxed);
         self.stream_bytes.store(options.stream_bytes, Ordering::Relaxed);
+        self.concurrent.store(options.concurrent, Ordering::Relaxed);
+        self.busy_ms.store(options.busy_ms, Ordering::Relaxed);
         inner.options = Arc::new(options);
     }
 

@@ -120,7 +120,11 @@ impl Database {
     }
 
     pub fn is_shipped(&self) -> bool {
-        self.inner.lock().ships()
+        self.ship().waits()
+    }
+
+    pub fn ship(&self) -> Ship {
+        self.member().map_or(Ship::Off, |member| member.words.ship())
     }
 
     /// The caller has the writer's place.
@@ -145,9 +149,9 @@ impl Database {
             words.show();
             // Those shipped before another shipper took the store count.
             if reached(words, tid, Durability::Written) {
-                return self.inner.lock().check();
+                return self.check(Some(member));
             }
-            self.inner.lock().check()?;
+            self.check(Some(member))?;
             if words.ship() == Ship::Fenced {
                 return Err(Error::Unshipped(format!(
                     "{path} is fenced: its store belongs to another database, which may have this transaction or not. \

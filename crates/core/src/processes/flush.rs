@@ -9,10 +9,9 @@
 //! The word FLUSHER is the flushing process's number plus one; 0: none. It only saves work, for
 //! flushes may overlap. After a flush, the processes that it covered get as long as it took to come
 //! back with their next transaction, so that all share the next flush. FLUSHER is taken from a
-//! process that stops for long, and from a dead one, whose failed flush may have left records that
-//! are clean in the cache and not on the disk.
+//! process that stops for long, and from a dead one (rule WrittenAgain).
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 use crate::base::error::{Error, Result};
@@ -110,7 +109,7 @@ impl Database {
         deadline: Option<Instant>,
     ) -> Result<()> {
         let words = &member.words;
-        let patience = PATIENCE.min(Duration::from_millis(self.inner.lock().options.busy_ms));
+        let patience = PATIENCE.min(Duration::from_millis(self.busy_ms.load(Relaxed)));
         let mut since = Instant::now();
         let mut looked = since;
         loop {
@@ -119,7 +118,7 @@ impl Database {
             if reached(words, tid, durability) || (words.ship().waits() && words.flushed() >= tid) {
                 return Ok(());
             }
-            self.inner.lock().check()?;
+            self.check(Some(member))?;
             if !keeps(Case::Poisons) {
                 // No process would report a failed write.
                 return Ok(());
@@ -159,7 +158,7 @@ impl Database {
         words.covered().copy(&words.awaiting());
         let target = words.written();
         // Another process's failed flush may have hidden a loss.
-        match member.log.flush().and_then(|()| self.inner.lock().check()) {
+        match member.log.flush().and_then(|()| self.check(Some(member))) {
             Ok(()) => {
                 let ended_us = now_us();
                 words.flush_ended().store(ended_us, SeqCst);

@@ -9,9 +9,6 @@
 //!          database/ship.rs    and perhaps sent to a store, by another
 //! detach   shared/member.rs    alone: checkpoint, mark off; else just leave
 //! ```
-//!
-//! The steps are those of `docs/sharing.md`, "Several processes"; the rules are in
-//! `docs/commit.md`.
 
 pub mod flush;
 #[cfg(test)]
@@ -80,7 +77,7 @@ impl Database {
         }
         match taken {
             TakeResult::Again | TakeResult::Anew if member.words.is_replaced() => {
-                member.leave(true, false);
+                member.leave(false);
                 self.check_replaced(&member)?;
             }
             TakeResult::Again => return Ok(true),
@@ -135,10 +132,9 @@ impl Database {
     /// Ends a firm [`Database::enter`]. With everything written, the place goes on: to a waiter if
     /// `pass_on`, or after this process's slice.
     pub fn leave(&self, pass_on: bool) {
-        let inner = self.inner.lock();
-        let Some(member) = &inner.member else { return };
-        // With publication locked out: the last of several that leave must see the others' writes.
-        member.leave(inner.published.tid <= member.words.written(), pass_on);
+        if let Some(member) = self.member() {
+            member.leave(pass_on);
+        }
     }
 
     /// Waits until `deadline` for a dead process's transaction: a program started afterwards must

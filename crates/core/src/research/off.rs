@@ -2,10 +2,11 @@
 //! the cost of a commit if a crash may corrupt the file. Not for data.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::base::error::Result;
 use crate::base::types::PageNo;
-use crate::checkpoint::write_home;
+use crate::checkpoint::{fit_length, write_home, write_pages};
 use crate::database::scheme::{Commit, CommitOutcome, Facts, Scheme};
 use crate::database::{Database, DatabaseState, LiveDatabase};
 use crate::log::group::Durability;
@@ -63,14 +64,16 @@ fn overwrite(
         images.iter().map(|(page, image)| (*page, ImageLocation::Memory(image.clone()))).collect();
     pages.extend(txn.streamed.iter().map(|(page, at, _)| (page, ImageLocation::Log(log.clone(), at))));
     pages.sort_unstable_by_key(|(page, _)| *page);
-    // For readers meanwhile (invariant I4).
-    let before = {
-        let mut inner = db.inner.lock();
-        let alone = inner.connections == 1;
-        if alone { None } else { Some(db.pin(&mut inner)?) }
-    };
-    write_home(db, live, state, pages)?;
-    if let Some(before) = before {
+    let alone = db.inner.lock().connections == 1;
+    if alone {
+        // No image is kept for the committer's own snapshot.
+        db.epoch.fetch_add(1, Ordering::SeqCst);
+        write_pages(db, &*db.home, &mut live.home, state, pages)?;
+        fit_length(db, &*db.home, &mut live.home, state)?;
+    } else {
+        // For readers meanwhile (invariant I4).
+        let before = db.pin(&mut db.inner.lock())?;
+        write_home(db, live, state, pages)?;
         db.unpin(&mut db.inner.lock(), &before)?;
     }
     if durability == Durability::Flushed {

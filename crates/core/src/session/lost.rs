@@ -1,6 +1,7 @@
 //! Files that are removed, moved or overwritten while in use. A lost log is replaced (rule
 //! LostLogReplaced has the order); a moved home gives errors; an overwritten home is not written.
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
@@ -27,7 +28,7 @@ impl Database {
         if !self.disk.is_due(&mut live.looked_at, LOOK_EVERY) {
             return Ok(());
         }
-        self.inner.lock().check()?;
+        self.check(self.member().as_deref())?;
         // Closing an unused lost log gives its room back.
         self.has_stragglers()?;
         let seen = self.look_at_files(writer);
@@ -118,7 +119,7 @@ impl Database {
         self.wait_for_older(&mut inner).map_err(|e| because(&lost, e))?;
         let made = self.place_mark(&mut inner, Some(live));
         if made.is_err() {
-            let_in(&inner);
+            self.let_in(&inner);
         }
         let made = made.map_err(|e| because(&lost, e))?;
         self.go_on_with(made, writer, &mut inner).map_err(|e| inner.poison(e))
@@ -138,7 +139,7 @@ impl Database {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                let_in(inner);
+                self.let_in(inner);
                 return Err(Error::Busy(
 "all that was committed is in the database file. A new log is made when no connection reads an older state, and no \
                      other process reads"
@@ -146,6 +147,12 @@ impl Database {
 ));
             }
             MutexGuard::unlocked(inner, || std::thread::sleep(Duration::from_micros(500)));
+        }
+    }
+
+    fn let_in(&self, inner: &DatabaseState) {
+        if let Some(member) = inner.member.as_ref().filter(|_| self.alone.load(SeqCst) == 0) {
+            member.words.let_in(member.me);
         }
     }
 
@@ -184,7 +191,7 @@ impl Database {
         self.share(made, writer, inner, in_flight)?;
         (inner.kept_stock_out, inner.tid_before) = (kept_stock_out, before);
         self.table.write().lists_since(home_tid);
-        if let Some(member) = inner.member.as_ref().filter(|_| inner.alone.is_some()) {
+        if let Some(member) = inner.member.as_ref().filter(|_| self.alone.load(SeqCst) != 0) {
             member.words.shut_out(member.me);
         }
         let Some(old) = old else { return Ok(()) };
@@ -211,12 +218,6 @@ impl Database {
         self.quit(inner)?;
         inner.phase = Phase::Unmarked;
         Ok(())
-    }
-}
-
-fn let_in(inner: &DatabaseState) {
-    if let Some(member) = inner.member.as_ref().filter(|_| inner.alone.is_none()) {
-        member.words.let_in(member.me);
     }
 }
 

@@ -253,7 +253,7 @@ impl Database {
         if let Err(e) = &written
             && !matches!(e, Error::Full(_))
         {
-            inner.phase = Phase::Poisoned(e.to_string());
+            inner.fail(e);
         }
         written
     }

@@ -3,6 +3,7 @@
 //! The last process to detach brings all home and takes the mark off, so that any program can use
 //! the file. The next writing transaction attaches anew; one that only reads needs no log then.
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use super::mark::MarkRemoval;
@@ -19,17 +20,16 @@ const RESTER: ConnectionId = ConnectionId(0);
 /// Longest wait for a process that attaches or leaves.
 const ADMIN_WAIT: Duration = Duration::from_millis(5);
 
-impl DatabaseState {
-    fn can_rest(&self) -> bool {
-        self.phase == Phase::Live && !self.options.sticky && !self.options.concurrent && self.is_unused()
-    }
-
-    fn is_unused(&self) -> bool {
-        self.snapshots.is_empty() && self.reserved.is_none() && self.alone.is_none()
-    }
-}
-
 impl Database {
+    fn can_rest(&self, inner: &DatabaseState) -> bool {
+        let options = &inner.options;
+        inner.phase == Phase::Live && !options.sticky && !options.concurrent && self.is_unused(inner)
+    }
+
+    fn is_unused(&self, inner: &DatabaseState) -> bool {
+        inner.snapshots.is_empty() && inner.reserved.is_none() && self.alone.load(SeqCst) == 0
+    }
+
     pub fn attached_for(&self) -> Option<Duration> {
         let inner = self.inner.lock();
         let looked_after = inner.phase == Phase::Live && !inner.options.idle.is_zero();
@@ -39,7 +39,7 @@ impl Database {
     pub fn rest_if_quiet(&self, now: Instant) -> Result<()> {
         let is_over = {
             let mut inner = self.inner.lock();
-            let was_used = std::mem::take(&mut inner.was_used) || !inner.is_unused();
+            let was_used = std::mem::take(&mut inner.was_used) || !self.is_unused(&inner);
             let (newest, idle) = (inner.published.tid, inner.options.idle);
             inner.pace.is_over(now, was_used, newest, idle)
         };
@@ -48,7 +48,7 @@ impl Database {
 
     /// The last process leaves a plain file. True: detached.
     pub fn rest(&self) -> Result<bool> {
-        if !self.inner.lock().can_rest() || !self.facts().all_in_log() || self.undecided.lock().is_some() {
+        if !self.can_rest(&self.inner.lock()) || !self.facts().all_in_log() || self.undecided.lock().is_some() {
             return Ok(self.inner.lock().phase == Phase::Unmarked);
         }
         if !self.queue.acquire(RESTER, TurnClaim::Firm, Duration::ZERO) {
@@ -103,7 +103,7 @@ impl Database {
         let mut writer = self.writer.lock();
         let mut inner = self.inner.lock();
         // A thread that waits for a turn would take it behind the session (rule OneWriter).
-        if !inner.can_rest() || !member.end_turns(0) {
+        if !self.can_rest(&inner) || !member.end_turns(0) {
             return Ok(false);
         }
         *writer = None;
@@ -126,7 +126,7 @@ impl Database {
         }
         let mut inner = self.inner.lock();
         let ends_turns = |inner: &DatabaseState| inner.member.as_ref().is_none_or(|member| member.end_turns(1));
-        if !inner.can_rest() || !ends_turns(&inner) {
+        if !self.can_rest(&inner) || !ends_turns(&inner) {
             return Ok(false);
         }
         let done = self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, self.ended());

@@ -675,14 +675,16 @@ impl Member {
         self.forget_dead(&mut local.dead)
     }
 
-    /// `release`: all published is written. One that waits gets the place with `pass_on`, or after
-    /// our slice.
-    pub fn leave(&self, release: bool, pass_on: bool) {
+    /// With everything written, the turn is given back: to a process that waits if `pass_on`, or
+    /// after our slice.
+    pub fn leave(&self, pass_on: bool) {
         let mut local = self.local.lock();
         self.end_settling(&mut local);
         local.in_flight = local.in_flight.saturating_sub(1);
         if local.in_flight == 0 {
-            if release {
+            // Under `local`: the last thread that leaves sees the records of those before.
+            let newest = self.tail.lock().cursor.last_tid;
+            if newest <= self.words.written() {
                 self.turns().leave(pass_on || self.turns().should_pass_on(local.since));
             }
             self.idle.notify_all();

@@ -70,9 +70,9 @@ fn nobody_goes_on_while_what_others_wrote_is_not_in_order() {
     assert_eq!([true, false].map(|firm| member.take(firm, &soon().into(), None).unwrap()), [TakeResult::Not; 2]);
     member.settle().unwrap();
     assert_eq!([true, false].map(|firm| member.take(firm, &soon().into(), None).unwrap()), [TakeResult::Again; 2]);
-    member.leave(true, false);
+    member.leave(false);
     assert!(member.is_busy());
-    member.leave(true, false);
+    member.leave(false);
     assert!(!member.is_busy());
 }
 
@@ -89,11 +89,11 @@ fn a_turn_is_joined_though_others_wait_for_it() {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| other.take(true, &far.into(), None).unwrap());
         while member.take(true, &soon(1), None).unwrap() == TakeResult::Again {
-            member.leave(true, false);
+            member.leave(false);
         }
         assert!(member.join_turn());
-        member.leave(true, false);
-        member.leave(true, false);
+        member.leave(false);
+        member.leave(false);
         assert_eq!(waiting.join().unwrap(), TakeResult::Anew);
     });
     assert!(!member.join_turn());
@@ -121,7 +121,7 @@ fn threads_that_let_another_process_go_first_wait_for_what_it_wrote() {
                     early.fetch_add(u64::from(resuming.load(SeqCst)), SeqCst);
                     entered.fetch_add(1, SeqCst);
                     std::thread::sleep(Duration::from_micros(500));
-                    member.leave(true, false);
+                    member.leave(false);
                 }
             });
         }

@@ -34,7 +34,7 @@ fn with_turn<T>(member: &Member, then: impl FnOnce() -> T) -> T {
     assert_ne!(member.take(true, &Duration::from_secs(60).into(), None).unwrap(), TakeResult::Not);
     member.settle().unwrap();
     let done = then();
-    member.leave(true, false);
+    member.leave(false);
     done
 }
 
@@ -57,7 +57,7 @@ fn each_of_a_thousand_processes_has_its_slot() {
         while !first.shares_flushes() {
             std::thread::yield_now();
         }
-        first.leave(true, true);
+        first.leave(true);
     });
 }
 

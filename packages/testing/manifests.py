@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -104,6 +105,26 @@ def npm() -> Iterator[tuple[str, Stated]]:
         }
 
 
+def binstall(archive: Artifact) -> None:
+    """`cargo binstall` finds the archive, and the program in it, by the templates of crates/cli/Cargo.toml."""
+    with open(os.path.join(project.ROOT, "crates", "cli", "Cargo.toml"), "rb") as file:
+        manifest = project.tomllib.load(file)
+    metadata, programs = manifest["package"]["metadata"]["binstall"], [program["name"] for program in manifest["bin"]]
+    arch, libc = re.fullmatch(rf"onewrite-{re.escape(VERSION)}-(\w+)-linux-(\w+)\.tar\.gz", archive.name).groups()
+    known = {"repo": str(FACTS["repository"]), "version": VERSION, "target-arch": arch, "target-libc": libc}
+
+    def filled(template: str, **more: str) -> str:
+        return re.sub(r"\{ ([a-z-]+) \}", lambda match: {**known, **more}[match[1]], template)
+
+    url = filled(metadata["pkg-url"])
+    if url != f"{FACTS['repository']}/releases/download/v{VERSION}/{archive.name}" or metadata["pkg-fmt"] != "tgz":
+        raise SystemExit(f"FAILED: cargo binstall would look for {url}, not for {archive.name}")
+    for program in programs:
+        path = filled(metadata["bin-dir"], bin=program)
+        if path not in archive.files:
+            raise SystemExit(f"FAILED: cargo binstall would look for {path} in {archive.name}")
+
+
 def c() -> Iterator[tuple[str, Stated]]:
     for path in artifacts(f"onewrite-{VERSION}-*-linux-*.tar.gz"):
         archive = Artifact(path)
@@ -114,6 +135,7 @@ def c() -> Iterator[tuple[str, Stated]]:
             "name": stated["Name"], "version": stated["Version"], "homepage": stated["URL"], "license": stated["License"],
             "description": stated["Description"],
         }
+        binstall(archive)
     for path in glob.glob(os.path.join(DIST, f"onewrite_{VERSION}_*.deb")):
         fields = subprocess.run(["dpkg-deb", "--field", path], stdout=subprocess.PIPE, check=True).stdout
         stated = email.message_from_bytes(fields)

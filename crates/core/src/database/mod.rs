@@ -282,6 +282,8 @@ pub struct Database {
     pub(crate) epoch: AtomicU64,
     /// `PRAGMA synchronous=EXTRA`.
     pub(crate) flushes_close: AtomicBool,
+    /// `PRAGMA secure_delete=ON`.
+    pub(crate) wipes_log: AtomicBool,
     pub(crate) inner: Mutex<DatabaseState>,
     /// A copy of the option, asked several times in a transaction.
     pub(crate) psow: AtomicBool,
@@ -333,6 +335,7 @@ impl Database {
             table: RwLock::default(),
             epoch: AtomicU64::new(0),
             flushes_close: AtomicBool::new(false),
+            wipes_log: AtomicBool::new(false),
             psow: AtomicBool::new(options.psow),
             stream_bytes: AtomicU64::new(options.stream_bytes),
             inner: Mutex::new(DatabaseState {

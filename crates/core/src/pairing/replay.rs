@@ -317,7 +317,6 @@ mod tests {
             change_counter: 0,
             counter_ceiling: 1000,
             live: true,
-            zeroed: false,
             in_place: false,
         };
         let file = Log::create(LogFile::make(&disk, Path::new("/db-onewrite")), 1 << 20, 4096).unwrap();

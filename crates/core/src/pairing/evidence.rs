@@ -90,7 +90,7 @@ impl<'a> HomeAndLog<'a> {
         })
     }
 
-    /// What [`Pairing::ClosedMarkBack`] leaves to be done.
+    /// The work that [`Pairing::ClosedMarkBack`] leaves.
     pub fn closed(&mut self) -> Result<Option<Closed>> {
         let Some((mark, newest)) = self.mark().zip(self.slots.first().cloned()) else { return Ok(None) };
         let mut state = State::without_mark(self.first, self.home_bytes);

@@ -119,7 +119,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     let taste = Taste { page_bytes, pages_max, big: (150_000 / page_bytes).clamp(4, 150), room };
     let options = draw_options(&mut rng, &scheme);
     // No draw, which would give all seeds other histories.
-    let setting = Setting { options, taste, counts: counts.clone(), durable, wipes: seed % 4 == 0 };
+    let setting = Setting { options, taste, counts: counts.clone(), durable, wipes: seed.is_multiple_of(4) };
     let trouble = match rng.below(4) {
         _ if campaign.faults && durable => Trouble::Faults,
         0 if durable => Trouble::Faults,

@@ -9,7 +9,7 @@ use onewrite_core::inspect::home::{self, FileKind, State};
 use onewrite_core::inspect::layout::wal::SUFFIX as WAL_SUFFIX;
 use onewrite_core::inspect::layout::{be_u32, home as at};
 use onewrite_core::inspect::path_beside;
-use onewrite_core::inspect::{Judgement, Left, Pairing, Slot};
+use onewrite_core::inspect::{Judgement, Left, LiveRecords, Pairing, Slot};
 use onewrite_core::text::Printable;
 use onewrite_core::{Error, Report};
 use std::io::Write as _;
@@ -434,7 +434,7 @@ fn check_marked(look: &Look, log: &Log, session: u64, judged: Judgement, f: &mut
 /// Tells for the log of a database without a mark whether the database has the log's transactions.
 fn check_unmarked(look: &Look, log: &Log, judged: &Judgement, f: &mut Findings) {
     let path = log.file.path.display();
-    let Some(Left { records, counter, .. }) = judged.left else {
+    let Some(Left { records: LiveRecords { count: records, counter, .. }, .. }) = judged.left else {
         return match judged.pairing {
             Pairing::Damaged => {
                 f.note(format!("the log {path} has no valid header slot; without the mark nothing needs it"))

@@ -241,11 +241,11 @@ fn unmarked(args: &Args, repair: &Repair) -> Result<RecoverAnswer> {
     ensure!(is_whole, "{file} is not a SQLite database, or it is cut short: nothing was changed");
     let log = repair.lock_log()?;
     let judged = log.as_ref().map(|log| repair.judge(log)).transpose()?;
-    let left = judged.as_ref().and_then(|judged| judged.left).filter(|left| left.records > 0);
+    let left =
+        judged.as_ref().and_then(|judged| judged.left).map(|left| left.records.count).filter(|records| *records > 0);
     let nothing = nothing(journal.as_deref());
     let (Some(log), Some(left), Some(judged)) = (log, left, judged) else { return Ok(RecoverAnswer::nothing(nothing)) };
-    let holds =
-        format!("the log {} holds {} of a marked database", log.path.display(), counted(left.records, "transaction"));
+    let holds = format!("the log {} holds {} of a marked database", log.path.display(), counted(left, "transaction"));
     if !args.without_log {
         return Ok(RecoverAnswer::nothing(match judged.pairing.has_all() {
             true => nothing,

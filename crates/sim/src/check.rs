@@ -9,8 +9,8 @@ use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::home;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
-use onewrite_core::inspect::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, SECTOR_BYTES, slot};
-use onewrite_core::inspect::{LogFile, is_wiped, log_path};
+use onewrite_core::inspect::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, slot};
+use onewrite_core::inspect::{LogFile, log_path};
 use parking_lot::Mutex;
 
 use crate::hook::{HookDisk, Operation};
@@ -61,6 +61,8 @@ pub struct Setting {
     pub counts: Arc<Counts>,
     /// Whether committed transactions survive crashes (in all schemes but `off`).
     pub durable: bool,
+    /// Whether `secure_delete` is on.
+    pub wipes: bool,
 }
 
 /// The oracle of whole states.
@@ -77,7 +79,8 @@ pub fn connect(disk: &HookDisk, setting: &Setting) -> Result<Client, String> {
 
 /// Opens a connection.
 pub fn open(engine: &Arc<Engine>, disk: Arc<dyn Disk>, setting: &Setting) -> onewrite_core::Result<Client> {
-    let conn = engine.open(Path::new(DB), OpenMode::Create, &setting.options)?;
+    let mut conn = engine.open(Path::new(DB), OpenMode::Create, &setting.options)?;
+    conn.note_secure_delete(if setting.wipes { "on" } else { "off" });
     Ok(Client::new(conn, disk, Path::new(DB)))
 }
 
@@ -145,8 +148,8 @@ pub fn home_is_plain(disk: &SimDisk, state: &State, crashed: bool) -> Result<(),
     Ok(())
 }
 
-/// After a clean close the log has only zeros and tombstones behind its slots
-/// (rule NothingLeftBehind).
+/// After a clean close under `secure_delete` the log has only zeros behind its slots (rule
+/// NothingLeftBehind).
 pub fn log_is_empty(disk: &SimDisk) -> Result<(), String> {
     let path = log_path(Path::new(DB));
     let Some(log) = LogFile::open(disk, &path, OpenMode::ReadOnly).map_err(|e| e.to_string())? else { return Ok(()) };
@@ -154,9 +157,9 @@ pub fn log_is_empty(disk: &SimDisk) -> Result<(), String> {
     let Some(slot) = slots.first() else { return Ok(()) };
     let bytes = disk.snapshot_file(&path).unwrap_or_default();
     let ring = bytes.get(slot.ring_at() as usize..).unwrap_or_default();
-    match ring.chunks(SECTOR_BYTES).position(|sector| !is_wiped(sector)) {
+    match ring.iter().position(|byte| *byte != 0) {
         None => Ok(()),
-        Some(at) => Err(format!("sector {at} of the ring can be read after a clean close")),
+        Some(at) => Err(format!("byte {at} of the ring can be read after a clean close")),
     }
 }
 
@@ -218,7 +221,7 @@ pub fn check(
     }
     home_is_plain(&after, &last, !wrote).map_err(bad)?;
     // The log of a crashed close waits for the next session that writes.
-    if marked || wrote { log_is_empty(&after).map_err(bad) } else { Ok(()) }
+    if setting.wipes && (marked || wrote) { log_is_empty(&after).map_err(bad) } else { Ok(()) }
 }
 
 /// Flips a bit in a slot of the log after a crash: an error, or a state of `allowed`.

@@ -317,7 +317,7 @@ pub fn run(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Vio
         options.push(("table_size", "64k"));
     }
     let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
-    let setting = Setting { options, taste, counts: Arc::default(), durable: true };
+    let setting = Setting { options, taste, counts: Arc::default(), durable: true, wipes: false };
     let config = SimConfig { capacity: ROOMY, atomic_unit: [512, 4096][rng.below(2)], ..SimConfig::default() };
     let known = Known { states: vec![Arc::default()], ..Known::default() };
     let mut world = World {

@@ -66,7 +66,7 @@ pub fn run(small: Small, trace: bool, counts: &Arc<Counts>) -> Result<(), Violat
     let taste = Taste { page_bytes: small.page_bytes, pages_max: 12, big: 3, room };
     let options = [("scheme", small.scheme), ("log_size", "256k"), ("busy_ms", "0")];
     let options = options.map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec();
-    let setting = Setting { options, taste, counts: counts.clone(), durable: true };
+    let setting = Setting { options, taste, counts: counts.clone(), durable: true, wipes: false };
     let config = SimConfig { atomic_unit: small.atomic_unit, trace, ..SimConfig::default() };
     let mut rng = SplitMix64::new(small.seed);
     let mut sim = SimDisk::new(config);

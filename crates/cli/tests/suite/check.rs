@@ -7,7 +7,7 @@ use common::{Db, PAGE, crashed, crashed_with, died_unmarked, engine, expect, pla
 use onewrite_core::LockLevel;
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::real::RealDisk;
-use onewrite_core::inspect::{LogFile, Tid, Tombstone};
+use onewrite_core::inspect::LogFile;
 
 /// Checks without changing a byte, and returns the output.
 fn check(db: &Db, status: i32, words: &[&str]) -> String {
@@ -227,17 +227,6 @@ fn a_log_whose_session_ended() {
         db.assert_sound_with(5 + more);
         check(&db, 0, &["app.db: sound. Checked"]);
     }
-
-    // It had begun to overwrite them.
-    let db = died_unmarked(4);
-    let mut log = std::fs::read(db.log()).unwrap();
-    let slot =
-        LogFile::open(&RealDisk::new(), &db.log(), OpenMode::ReadOnly).unwrap().unwrap().slots().unwrap().remove(0);
-    let at = slot.ring_at() as usize;
-    log[at..at + 512].copy_from_slice(&Tombstone { session: slot.session, tid: Tid(5) }.encode());
-    std::fs::write(db.log(), log).unwrap();
-    db.write_without_onewrite(3);
-    check(&db, 0, &["no mark", "app.db: sound. Checked"]);
 
     // The new file has other counters.
     for more in [None, Some(7)] {

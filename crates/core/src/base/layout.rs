@@ -207,7 +207,7 @@ pub mod slot {
     /// Block 0 and two slots.
     pub const BLOCKS_BEFORE_RING: u64 = 3;
     pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrite");
-    pub const VERSION: u32 = 2;
+    pub const VERSION: u32 = 3;
     /// A version that is read too: it has ranges instead of pieces.
     pub const VERSION_READ: u32 = 1;
     pub const AT_MAGIC: usize = 0;
@@ -235,20 +235,9 @@ pub mod slot {
     pub const STATE_LIVE: u32 = 1;
     /// As live, but pages may be written in place without a record.
     pub const STATE_LIVE_IN_PLACE: u32 = 2;
-    /// Added: the ring was zeros at the start; of a clean log, is again.
+    /// Added by version 2, without a meaning since.
     pub const STATE_ZEROED: u32 = 4;
     const _: () = assert!(BYTES == 100 && BYTES <= super::STREAM_UNIT as usize, "a slot fits the smallest sector");
-}
-
-/// A wiped sector of the ring (`docs/format.md`). Zeros follow.
-#[allow(missing_docs)]
-pub mod tombstone {
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewend1");
-    pub const AT_MAGIC: usize = 0;
-    pub const AT_SESSION: usize = AT_MAGIC + 8;
-    pub const AT_TID: usize = AT_SESSION + 8;
-    pub const AT_CRC: usize = AT_TID + 8;
-    pub const BYTES: usize = AT_CRC + 4;
 }
 
 /// A decision over several files, in a slot's block (`docs/format.md`).

@@ -104,7 +104,7 @@ cases! {
         HomeFitsLog,
     }
     NothingLeftBehind {
-        /// The last close leaves nothing readable.
+        /// The last close under `secure_delete` leaves nothing readable.
         LogWiped,
     }
     OldImageKept {
@@ -154,7 +154,7 @@ cases! {
         SlotWithFirstRecord,
     }
     CloseProven {
-        /// Tombstones prove the close.
+        /// Records prove the close.
         CloseProven,
         /// The proof outlives the next mark's flush.
         ProofKept,

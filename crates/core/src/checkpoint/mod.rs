@@ -27,22 +27,13 @@ const RUN_BYTES: usize = 256 << 10;
 /// Bytes in memory for snapshots; more go to a temporary file.
 const KEPT_BYTES: u64 = 2 << 20;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AfterCheckpoint {
-    /// The ring is empty then.
-    Slot(StreamedImages),
-    /// The mark comes off.
-    MarkOff,
-}
-
-/// No slot follows: until the mark is off, recovery repeats it (rule CloseWithoutSlot).
+/// The mark comes off next. No slot follows: until then, recovery repeats it (rule
+/// CloseWithoutSlot).
 pub fn bring_home(db: &Database, live: &mut LiveDatabase) -> Result<()> {
-    let then = if live.scheme.facts().all_in_log() {
-        AfterCheckpoint::MarkOff
-    } else {
-        AfterCheckpoint::Slot(StreamedImages::Drop)
-    };
-    run(db, live, then).map_err(|e| db.poison_unless_short(e))
+    if !live.scheme.facts().all_in_log() {
+        return checkpoint(db, live, StreamedImages::Drop);
+    }
+    flush_into_home(db, live).map_err(|e| db.poison_unless_short(e)).map(drop)
 }
 
 impl Database {
@@ -108,16 +99,21 @@ impl Database {
 
 /// The caller has the writer's place. Without room everything stays as it was; other errors poison.
 pub fn checkpoint(db: &Database, live: &mut LiveDatabase, stream: StreamedImages) -> Result<()> {
-    run(db, live, AfterCheckpoint::Slot(stream)).map_err(|e| db.poison_unless_short(e))
+    let emptied = flush_into_home(db, live).and_then(|state| match state {
+        Some(state) => empty_ring(db, live, &state, stream),
+        None => Ok(()),
+    });
+    emptied.map_err(|e| db.poison_unless_short(e))
 }
 
-fn run(db: &Database, live: &mut LiveDatabase, then: AfterCheckpoint) -> Result<()> {
+/// The state that home has got; `None`: it has everything, and the ring is empty.
+fn flush_into_home(db: &Database, live: &mut LiveDatabase) -> Result<Option<Arc<State>>> {
     let scheme = live.scheme.clone();
     scheme.before_checkpoint(db, live)?;
     let state = db.inner.lock().published.clone();
     let idle = live.log.live_bytes() == 0 && !live.log.at_ceiling(state.change_counter);
     if idle && db.table.read().new_bytes() == 0 && !db.table.read().has_layer() {
-        return Ok(());
+        return Ok(None);
     }
     db.check_mark(live)?;
     // Now visible (rule LogBeforeHome).
@@ -145,8 +141,11 @@ fn run(db: &Database, live: &mut LiveDatabase, then: AfterCheckpoint) -> Result<
     }
     live.sweep = None;
     Stats::add(&db.stats.checkpoints, 1);
-    let AfterCheckpoint::Slot(stream) = then else { return Ok(()) };
-    live.log.checkpointed(&state, scheme.facts(), state.page_bytes.max(512))?;
+    Ok(Some(state))
+}
+
+fn empty_ring(db: &Database, live: &mut LiveDatabase, state: &State, stream: StreamedImages) -> Result<()> {
+    live.log.checkpointed(state, live.scheme.facts(), state.page_bytes.max(512))?;
     debug_assert!(live.log.live_bytes() == 0 && live.log.slot().base_tid == state.tid, "rule HomeBeforeSlot");
     {
         let mut inner = db.inner.lock();

@@ -30,6 +30,7 @@ impl Connection {
         self.habit = before.habit.carried();
         self.cache = mem::take(&mut before.cache).carried();
         self.db.flushes_close.fetch_or(before.db.flushes_close.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.db.wipes_log.fetch_or(before.db.wipes_log.load(Ordering::Relaxed), Ordering::Relaxed);
         mem::forget(before);
     }
 }

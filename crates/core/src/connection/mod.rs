@@ -268,6 +268,12 @@ impl Connection {
         self.db.flushes_close.store(said::is_extra(value), Ordering::Relaxed);
     }
 
+    /// `PRAGMA secure_delete=…` was seen. `fast` overwrites only pages that are written anyway.
+    pub fn note_secure_delete(&mut self, value: &str) {
+        let is_on = ["1", "on", "yes", "true"].iter().any(|on| value.eq_ignore_ascii_case(on));
+        self.db.wipes_log.store(is_on, Ordering::Relaxed);
+    }
+
     /// `PRAGMA journal_mode=…` was seen. SQLite reports the new mode before the transaction ends,
     /// and again if that fails: the first lock is refused where the end would be (rule
     /// BusyToHandler).

@@ -288,6 +288,8 @@ pub struct Database {
     has_failed: Arc<AtomicBool>,
     /// The connection that lets no other begin to read; 0: none. Changed under `inner`.
     pub(crate) alone: AtomicU64,
+    /// `PRAGMA secure_delete=ON`.
+    pub(crate) wipes_log: AtomicBool,
     /// A copy of the option, asked several times in a transaction.
     pub(crate) psow: AtomicBool,
     /// The same.
@@ -343,6 +345,7 @@ impl Database {
             table: RwLock::default(),
             epoch: AtomicU64::new(0),
             flushes_close: AtomicBool::new(false),
+            wipes_log: AtomicBool::new(false),
             psow: AtomicBool::new(options.psow),
             stream_bytes: AtomicU64::new(options.stream_bytes),
             concurrent: AtomicBool::new(options.concurrent),

@@ -179,9 +179,7 @@ impl Database {
             let Some((tid, chain)) = beside else { return Ok(()) };
             let made = self.make(member.as_deref(), tid, page, &chain)?;
             let Some(image) = made else { return Err(Error::home_ends_within(&self.path, page)) };
-            let mut table = self.table.write();
-            table.room(1)?;
-            table.made(page, &chain, image);
+            self.table.write().made(page, &chain, image);
         }
     }
 

@@ -11,18 +11,16 @@ use memchr::memmem;
 
 use super::record::{Decider, Peek, Record, RecordHead};
 use super::slot::Slot;
-use super::tombstone::{Tombstone, is_wiped};
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home::HEADER_BYTES;
 use crate::base::layout::{
-    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, SECTOR_BYTES, STREAM_UNIT, le_u32, le_u64, put, record as at, shared,
-    slot,
+    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, STREAM_UNIT, le_u32, le_u64, record as at, shared, slot,
 };
 use crate::base::memory::{self, Room};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, Tid};
 use crate::disk::beside;
-use crate::disk::{Disk, DiskFile, FileId, FileSeal, NamesStamp, OpenMode, read_part, system};
+use crate::disk::{Disk, DiskFile, FileId, FileSeal, NamesStamp, OpenMode, random, read_part, system};
 use crate::sqlite_format::home::mark;
 
 /// The log of the database at `home`.
@@ -213,6 +211,29 @@ impl ScanEnd {
     }
 }
 
+/// The records behind a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LiveRecords {
+    /// Readable ones.
+    pub count: u64,
+    /// Whether a durable record cannot be read.
+    pub has_rot: bool,
+    /// TID of the last one, or of the slot.
+    pub last_tid: Tid,
+    /// Change counter of the last one, or of the slot.
+    pub counter: u32,
+    /// Whether one calls another durable: else no commit was acknowledged, and the mark may be
+    /// missing (rule MarkWithFirstRecord).
+    pub is_flushed: bool,
+}
+
+impl LiveRecords {
+    /// Whether there is none, not even a damaged one.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0 && !self.has_rot
+    }
+}
+
 impl LogFile {
     /// `None` if there is none.
     pub fn open(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Option<LogFile>> {
@@ -274,14 +295,22 @@ impl LogFile {
         self.scan_decided(slot, None, |_| Ok(true), visit)
     }
 
-    /// The end of the live records, and the last one's change counter or the slot's.
-    pub(crate) fn scan_counter(&self, slot: &Slot) -> Result<(ScanEnd, u32)> {
-        let mut counter = slot.change_counter;
+    /// The live records, without a look at their pages.
+    pub fn live_records(&self, slot: &Slot) -> Result<LiveRecords> {
+        let (mut counter, mut is_flushed) = (slot.change_counter, false);
         let end = self.scan(slot, |record| {
             counter = record.head.change_counter;
+            is_flushed |= record.head.durable_tid > slot.base_tid;
             Ok(())
         })?;
-        Ok((end, counter))
+        let has_rot = end.rot.is_some();
+        Ok(LiveRecords {
+            count: end.records,
+            has_rot,
+            last_tid: end.last_tid,
+            counter,
+            is_flushed: is_flushed || has_rot,
+        })
     }
 
     /// `decide` judges a last, prepared record, as nothing is appended before its decision (rule
@@ -332,17 +361,6 @@ impl LogFile {
             end.rot = self.find_rot(slot, window, &end)?;
         }
         Ok(end)
-    }
-
-    /// No record calls another durable: then no commit was acknowledged, and the mark may be
-    /// missing (rule MarkWithFirstRecord).
-    pub fn has_nothing_flushed(&self, slot: &Slot) -> Result<bool> {
-        let mut told = false;
-        let end = self.scan(slot, |record| {
-            told |= record.head.durable_tid > slot.base_tid;
-            Ok(())
-        })?;
-        Ok(!told && end.rot.is_none())
     }
 
     /// Its decider, if no record follows.
@@ -642,35 +660,19 @@ impl LogFile {
         self.file.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
 
-    /// Positions are at most a lap apart, from a block's start on.
-    pub(crate) fn wipe(&self, slot: &Slot, used: (LogOffset, LogOffset), stone: &Tombstone) -> Result<()> {
-        self.write_over_between(slot, sectors(used), 64 << 10, |part| {
-            let holds = !is_wiped(part);
-            bury(part, stone);
-            holds
-        })
-    }
-
-    /// The same if wiped sectors may be in the cache alone, clean since a failed flush.
-    pub(crate) fn wipe_again(&self, slot: &Slot, used: (LogOffset, LogOffset), stone: &Tombstone) -> Result<()> {
-        self.write_over_between(slot, sectors(used), 256 << 10, |part| {
-            bury(part, stone);
+    /// Zeros the ring (rule NothingLeftBehind).
+    pub(crate) fn wipe(&self, slot: &Slot) -> Result<()> {
+        self.write_over(slot.ring_at(), slot.ring_bytes, 256 << 10, |part| {
+            part.fill(0);
             true
         })
     }
 
-    /// All of the session is at home up to `tid`. Not flushed: the next session checks the ring.
-    pub(crate) fn end(&self, slot: &Slot, tid: Tid) -> Result<Slot> {
-        self.wipe(slot, slot.lap(), &Tombstone { session: slot.session, tid })?;
-        let ended = Slot {
-            sequence: slot.sequence.saturating_add(1),
-            start: LogOffset(0),
-            base_tid: tid,
-            live: false,
-            zeroed: false,
-            prev_crc: 0,
-            ..slot.clone()
-        };
+    /// Writes a slot, not flushed: `session` has ended in home up to `tid`.
+    pub(crate) fn end(&self, newest: &Slot, session: u64, tid: Tid) -> Result<Slot> {
+        let sequence = newest.sequence.saturating_add(1);
+        // No record has this salt.
+        let ended = Slot { sequence, session, salt: random()?, base_tid: tid, live: false, ..newest.clone() };
         self.file.write_at(&ended.encode(), ended.position()).context(|| self.what("cannot write to"))?;
         Ok(ended)
     }
@@ -693,15 +695,6 @@ impl LogFile {
     pub(crate) fn is_at(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {
         let what = || format!("cannot look at the log {}", path.display());
         Ok(disk.identify(path).context(what)? == Some(self.file.id().context(what)?))
-    }
-
-    pub(crate) fn holds(&self, slot: &Slot, is_it: impl Fn(&Tombstone) -> bool) -> Result<bool> {
-        let mut found = false;
-        self.write_over(slot.ring_at(), slot.ring_bytes, 64 << 10, |part| {
-            found |= part.chunks(SECTOR_BYTES).filter_map(Tombstone::decode).any(|stone| is_it(&stone));
-            false
-        })?;
-        Ok(found)
     }
 
     pub(crate) fn wipe_free(&self, slot: &Slot, tail: LogOffset) -> Result<()> {
@@ -763,16 +756,6 @@ impl LogFile {
     pub(crate) fn what(&self, verb: &str) -> String {
         format!("{verb} the log {}", self.path.display())
     }
-}
-
-fn sectors((from, to): (LogOffset, LogOffset)) -> (LogOffset, LogOffset) {
-    (from, LogOffset(to.0.next_multiple_of(SECTOR_BYTES as u64)))
-}
-
-fn bury(part: &mut [u8], stone: &Tombstone) {
-    // Zeros prove nothing.
-    let sector = if keeps(Case::CloseProven) { stone.encode() } else { [0; SECTOR_BYTES] };
-    part.chunks_mut(SECTOR_BYTES).for_each(|to| put(to, 0, sector.get(..to.len()).unwrap_or_default()));
 }
 
 /// Whether the record is the one behind `end`.

@@ -13,4 +13,3 @@ pub mod record;
 pub mod ring;
 pub mod several;
 pub mod slot;
-pub mod tombstone;

@@ -11,7 +11,6 @@ use super::file::{LogCursor, LogFile};
 use super::group::{Audience, Durability, Group};
 use super::record::{self, RecordHead};
 use super::slot::Slot;
-use super::tombstone::Tombstone;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, slot};
 use crate::base::memory::{self, Room};
@@ -88,9 +87,7 @@ pub struct Log {
     /// This process has written no slot of the session. An earlier home may fit the newest or the
     /// older slot, so the close is flushed (rule SlotWithFirstRecord).
     recovered: bool,
-    /// The session began here or earlier.
-    begins: u64,
-    /// Bytes before `begins` that prove the last close, until the mark is durable (rule
+    /// Bytes before the session's first that prove the last close, until the mark is durable (rule
     /// CloseProven).
     proof_bytes: u64,
     /// The log had its seal at the session's start, and has kept its length.
@@ -142,17 +139,14 @@ impl Log {
     /// log.
     pub fn start(log: LogFile, mut slot: Slot, pack: bool, all: bool) -> Result<Log> {
         slot.start = LogOffset(slot.start.0.next_multiple_of(u64::from(slot.block_bytes)));
-        let begins = slot.start.0;
-        let mut started = Log { older_slot: false, tentative: all, begins, ..Log::join(log, slot, pack) };
+        let mut started = Log { older_slot: false, tentative: all, ..Log::join(log, slot, pack) };
         started.write_slot()?;
         Ok(started)
     }
 
     /// The session follows the one before, so no flush is needed (rule SlotWithFirstRecord).
     pub fn begin(log: LogFile, slot: Slot, pack: bool) -> Result<Log> {
-        let begins = slot.start.0;
-        let mut begun =
-            Log { older_slot: false, tentative: true, recovered: false, begins, ..Log::join(log, slot, pack) };
+        let mut begun = Log { older_slot: false, tentative: true, recovered: false, ..Log::join(log, slot, pack) };
         begun.put_slot()?;
         if keeps(Case::SlotWithFirstRecord) {
             begun.group.written_beside();
@@ -183,7 +177,6 @@ impl Log {
             older_slot: true,
             tentative: false,
             recovered: true,
-            begins: 0,
             proof_bytes: 0,
             is_sealed: false,
             decided_elsewhere: false,
@@ -589,8 +582,8 @@ impl Log {
         if std::mem::take(&mut self.older_slot) { self.write_slot() } else { Ok(()) }
     }
 
-    /// Any remains of [`Log::invalidate`] prove the close to a recovery: all records, the clean
-    /// slot, or a tombstone (rule CloseProven).
+    /// [`Log::invalidate`] then needs no flush: the records or the clean slot prove the close to a
+    /// recovery (rule CloseProven).
     pub fn proves_close(&self) -> bool {
         self.owns_slot() && !self.decided_elsewhere
     }
@@ -600,32 +593,18 @@ impl Log {
         self.has_begun() && !self.recovered
     }
 
-    /// The mark is off, flushed unless [`Log::proves_close`]. Leaves nothing readable (rule
-    /// NothingLeftBehind) and shrinks a grown ring (rule SlotBeforeReuse). It flushes only if the
-    /// file shrinks: the next session looks again.
-    pub fn invalidate(&mut self, stream: StreamedImages, system_start: Option<u64>) -> Result<()> {
+    /// The mark is off, flushed unless [`Log::proves_close`]; with `wipes`, it is flushed, and the
+    /// ring becomes zeros (rule NothingLeftBehind). Shrinks a grown ring (rule SlotBeforeReuse).
+    pub fn invalidate(&mut self, stream: StreamedImages, wipes: bool) -> Result<()> {
         // The next session may begin without a flush: it proves this slot durable, and no older one
         // counts (rule SlotWithFirstRecord).
         let begun = self.owns_slot();
         self.slot.live = false;
         let small = self.closed_bytes() - self.ring_at();
-        let (from, bytes) = (self.begins % small, self.tail.0.saturating_sub(self.begins));
-        let is_one_lap = self.slot.zeroed && self.slot.ring_bytes == small && bytes <= small;
-        let (from, to) = if is_one_lap { (from, from + bytes) } else { (0, small) };
-        let used = (LogOffset(from), LogOffset(to));
         // While one slot is of a live session, records may lead to the part that goes.
         let cuts = self.slot.ring_bytes > small || (stream == StreamedImages::Drop && self.is_longer()?);
-        let stone = Tombstone { session: self.slot.session, tid: self.last_tid };
-        // After a recovery, a failed flush may have left bytes in the cache alone.
-        let wiped = match self.slot.zeroed {
-            true => self.log.wipe(&self.slot, used, &stone),
-            false => self.log.wipe_again(&self.slot, used, &stone),
-        };
-        // If that fails (a full copy-on-write file system), the next session retries.
-        self.slot.zeroed = wiped.is_ok();
-        (self.slot.prev_crc, self.slot.start) = (u32::try_from(from).unwrap_or(0), used.1);
+        (self.slot.prev_crc, self.slot.start) = (self.prev_crc, self.tail);
         self.slot.ring_bytes = small;
-        self.slot.salt = system_start.unwrap_or(0);
         // Nothing is in flight: the next session may continue from here.
         self.slot.tid_ceiling = self.last_tid;
         self.slot.base_tid = self.last_tid;
@@ -633,7 +612,14 @@ impl Log {
         if cuts && keeps(Case::LogGivenBack) {
             self.put_slot()?;
         }
-        if !begun || (cuts && keeps(Case::LogGivenBack)) {
+        if !begun || wipes || (cuts && keeps(Case::LogGivenBack)) {
+            self.log.flush()?;
+        }
+        // Before, a mark that comes back may need the records.
+        if wipes || !keeps(Case::CloseProven) {
+            self.log.wipe(&self.slot)?;
+        }
+        if wipes {
             self.log.flush()?;
         }
         match stream {
@@ -759,7 +745,6 @@ mod tests {
             change_counter: 0,
             counter_ceiling: COUNTER_STEP,
             live: true,
-            zeroed: false,
             in_place: false,
         }
     }

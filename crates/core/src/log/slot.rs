@@ -5,7 +5,6 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
-use super::tombstone::Tombstone;
 use crate::base::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, le_u32, le_u64, put, slot as at};
 use crate::base::options::LOG_BYTES_MAX;
 use crate::base::types::{LogOffset, Tid};
@@ -19,9 +18,9 @@ pub struct Slot {
     pub sequence: u64,
     /// Also in the marked home.
     pub session: u64,
-    /// In each live record. Of a closed log: the system's start at the close; 0: unknown.
+    /// In each record of the session.
     pub salt: u64,
-    /// First live record.
+    /// First live record. Of a closed log: behind the last record.
     pub start: LogOffset,
     /// In bytes.
     pub ring_bytes: u64,
@@ -29,8 +28,7 @@ pub struct Slot {
     pub base_tid: Tid,
     /// No larger TID was ever used.
     pub tid_ceiling: Tid,
-    /// crc32c to which the first live record chains. Of a closed log: the ring byte where the
-    /// session began.
+    /// crc32c to which the first live record chains.
     pub prev_crc: u32,
     /// In bytes.
     pub page_bytes: u32,
@@ -42,9 +40,6 @@ pub struct Slot {
     pub counter_ceiling: u32,
     /// Whether home is marked with it.
     pub live: bool,
-    /// Whether the ring had nothing of earlier sessions at the start; of a closed log, of any, and
-    /// `start` is where the last one ended.
-    pub zeroed: bool,
     /// Whether transactions behind the slot may have no record.
     pub in_place: bool,
 }
@@ -69,26 +64,6 @@ impl Slot {
     pub fn position(&self) -> u64 {
         let block = u64::from(self.block_bytes);
         if self.sequence.is_multiple_of(2) { block } else { block.saturating_mul(2) }
-    }
-
-    /// Ring positions used by the closed session, a lap at most; `None`: unknown, or not closed.
-    pub fn used(&self) -> Option<(LogOffset, LogOffset)> {
-        let (from, to) = (LogOffset(self.prev_crc.into()), self.start);
-        let is_part = from.0.is_multiple_of(self.block_bytes.into())
-            && to.0.checked_sub(from.0).is_some_and(|bytes| bytes <= self.ring_bytes);
-        // The version before noted only the end.
-        let whole = (LogOffset(0), LogOffset(to.0.min(self.ring_bytes)));
-        (self.zeroed && !self.live).then_some(if is_part { (from, to) } else { whole })
-    }
-
-    /// The whole ring.
-    pub fn lap(&self) -> (LogOffset, LogOffset) {
-        (LogOffset(0), LogOffset(self.ring_bytes))
-    }
-
-    /// Of the session that ended with [`Slot::base_tid`].
-    pub fn tombstone(&self) -> Tombstone {
-        Tombstone { session: self.session, tid: self.base_tid }
     }
 
     /// Whether pages have trailers of this session.
@@ -119,15 +94,14 @@ impl Slot {
             (true, false) => at::STATE_LIVE,
             (true, true) => at::STATE_LIVE_IN_PLACE,
         };
-        let state = if self.zeroed { state | at::STATE_ZEROED } else { state };
         put(&mut b, at::AT_STATE, &state.to_le_bytes());
         let crc = crc32c::crc32c(b.get(..at::AT_CRC).unwrap_or_default());
         put(&mut b, at::AT_CRC, &crc.to_le_bytes());
         b
     }
 
-    /// Decodes a slot; `None` unless name, version (this or the one before), checksum and numbers
-    /// are valid and the file holds the ring.
+    /// Decodes a slot; `None` unless name, version (this or one before), checksum and numbers are
+    /// valid and the file holds the ring.
     pub fn decode(b: &[u8], file_bytes: u64) -> Option<Slot> {
         let version = le_u32(b, at::AT_VERSION)?;
         if le_u64(b, at::AT_MAGIC)? != at::MAGIC || !(at::VERSION_READ..=at::VERSION).contains(&version) {
@@ -137,7 +111,6 @@ impl Slot {
             return None;
         }
         let state = le_u32(b, at::AT_STATE)?;
-        let zeroed = state & at::STATE_ZEROED != 0;
         let (live, in_place) = match state & !at::STATE_ZEROED {
             at::STATE_CLEAN => (false, false),
             at::STATE_LIVE => (true, false),
@@ -159,7 +132,6 @@ impl Slot {
             change_counter: le_u32(b, at::AT_CHANGE_COUNTER)?,
             counter_ceiling: le_u32(b, at::AT_COUNTER_CEILING)?,
             live,
-            zeroed,
             in_place,
         };
         let block = u64::from(slot.block_bytes);
@@ -200,7 +172,6 @@ mod tests {
             change_counter: 31,
             counter_ceiling: 37,
             live: true,
-            zeroed: true,
             in_place: true,
         }
     }
@@ -211,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_of_the_version_before_is_read_and_one_of_the_next_is_not() {
+    fn a_slot_of_a_version_before_is_read_and_one_of_the_next_is_not() {
         let of = |version: u32| {
             let mut b = slot().encode();
             put(&mut b, at::AT_VERSION, &version.to_le_bytes());
@@ -219,7 +190,7 @@ mod tests {
             put(&mut b, at::AT_CRC, &crc.to_le_bytes());
             Slot::decode(&b, 2 << 20)
         };
-        assert_eq!([0, 1, 2, 3].map(of), [None, Some(slot()), Some(slot()), None]);
+        assert_eq!([0, 1, 2, 3, 4].map(of), [None, Some(slot()), Some(slot()), Some(slot()), None]);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::disk::image_file::ImageFile;
 use crate::log::file::LogFile;
 use crate::log::record::{PageChange, Record};
 use crate::log::slot::Slot;
-use crate::pages::chains::{Chains, ChangeFate, Unmade};
+use crate::pages::chains::{Chains, ChangeFate};
 use crate::pages::table::{Image, ImageLocation, PageTable, Readers, Streamed};
 use crate::sqlite_format::home::{self, DatabaseHeader, State};
 
@@ -73,8 +73,8 @@ impl DeferredChanges {
         record.head.stream.count == 0 && self.chains.has_room(record.bytes())
     }
 
-    pub fn finish(self) -> Option<Unmade> {
-        self.chains.finish()
+    pub fn finish(self, table: &mut PageTable) -> Result<()> {
+        table.adopt(self.chains.finish())
     }
 
     /// Page 1 has the state's header, needed at once.

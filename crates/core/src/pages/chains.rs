@@ -55,11 +55,6 @@ pub enum ChangeFate {
     Long(u32),
 }
 
-pub struct Unmade {
-    entries: Arc<Entries>,
-    last: FxHashMap<PageNo, u32>,
-}
-
 #[derive(Clone)]
 pub struct ChangeChain {
     entries: Arc<Entries>,
@@ -115,54 +110,18 @@ impl Chains {
         self.entries.image(page, last, home)
     }
 
-    pub fn finish(mut self) -> Option<Unmade> {
-        self.last.retain(|_, last| *last != MADE);
-        (!self.last.is_empty()).then(|| Unmade { entries: Arc::new(self.entries), last: self.last })
+    /// The pages that still wait, each with its last change.
+    pub fn finish(self) -> impl Iterator<Item = (PageNo, Tid, ChangeChain)> {
+        let entries = Arc::new(self.entries);
+        self.last.into_iter().filter_map(move |(page, last)| {
+            let tid = entries.links.get(last as usize)?.tid;
+            Some((page, tid, ChangeChain { entries: entries.clone(), last }))
+        })
     }
 }
 
 fn number(n: usize) -> Result<u32> {
     u32::try_from(n).map_err(|_| Error::NoMemory)
-}
-
-impl Unmade {
-    fn chain(&self, last: u32) -> Option<(Tid, ChangeChain)> {
-        let link = self.entries.links.get(last as usize)?;
-        Some((link.tid, ChangeChain { entries: self.entries.clone(), last }))
-    }
-
-    pub fn get(&self, page: PageNo) -> Option<(Tid, ChangeChain)> {
-        self.chain(*self.last.get(&page)?)
-    }
-
-    pub fn made_by(&self, page: PageNo) -> Option<Tid> {
-        Some(self.entries.links.get(*self.last.get(&page)? as usize)?.tid)
-    }
-
-    pub fn take(&mut self, page: PageNo) -> Option<(Tid, ChangeChain)> {
-        let last = self.last.remove(&page)?;
-        self.chain(last)
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.last.is_empty()
-    }
-
-    pub fn len(&self) -> usize {
-        self.last.len()
-    }
-
-    pub fn pages(&self) -> impl Iterator<Item = PageNo> {
-        self.last.keys().copied()
-    }
-
-    pub fn iter(&self) -> impl Iterator<Item = (PageNo, Tid, ChangeChain)> {
-        self.last.iter().filter_map(|(page, last)| self.chain(*last).map(|(tid, chain)| (*page, tid, chain)))
-    }
-
-    pub fn page_bytes(&self) -> u64 {
-        u64::from(self.entries.page_bytes)
-    }
 }
 
 impl ChangeChain {

@@ -17,7 +17,7 @@ use crate::base::layout::STREAM_UNIT;
 use crate::base::memory::{self, PageBytes, Room};
 use crate::base::types::{PageNo, Tid};
 use crate::disk::DiskFile;
-use crate::pages::chains::{ChangeChain, Unmade};
+use crate::pages::chains::ChangeChain;
 use crate::pages::snapshots::Snapshots;
 use crate::shared::member::Member;
 use crate::sqlite_format::home::State;
@@ -205,9 +205,6 @@ struct TableChange {
 #[derive(Default)]
 pub struct PageTable {
     pages: FxHashMap<PageNo, Vec<PageVersion>>,
-    unmade: Option<Unmade>,
-    /// `pages` may list an unmade image.
-    lists_unmade: bool,
     /// A big transaction's images; a checkpoint follows before the next commit.
     layer: Option<Layer>,
     new_bytes: u64,
@@ -237,56 +234,29 @@ impl PageTable {
         {
             return ImageLocation::Log(layer.log.clone(), position);
         }
-        match listed {
-            Some(version) => version.place.clone(),
-            None => self.unmade(page, tid).unwrap_or(ImageLocation::Home),
+        listed.map_or(ImageLocation::Home, |version| version.place.clone())
+    }
+
+    /// Takes recovered changes of pages without versions.
+    pub fn adopt(&mut self, changes: impl Iterator<Item = (PageNo, Tid, ChangeChain)>) -> Result<()> {
+        for (page, tid, chain) in changes {
+            self.room(1)?;
+            let mut versions = memory::list(1)?;
+            self.new_bytes += u64::from(chain.page_bytes());
+            versions.push(PageVersion { tid, place: ImageLocation::Unmade(chain) });
+            let before = self.pages.insert(page, versions);
+            debug_assert!(before.is_none(), "page {page} has two places");
         }
-    }
-
-    /// The unlisted version, if the snapshot at `tid` has it.
-    fn unmade(&self, page: PageNo, tid: Tid) -> Option<ImageLocation> {
-        let (made_by, chain) = self.unmade.as_ref()?.get(page)?;
-        (made_by <= tid).then_some(ImageLocation::Unmade(chain))
-    }
-
-    /// Takes recovered changes.
-    pub fn adopt(&mut self, unmade: Option<Unmade>) {
-        debug_assert!(self.unmade.is_none(), "recovery finds all at once");
-        self.new_bytes += unmade.as_ref().map_or(0, |unmade| unmade.page_bytes() * unmade.len() as u64);
-        self.unmade = unmade;
-    }
-
-    /// Removes the unlisted version.
-    fn take_unmade(&mut self, page: PageNo) -> Option<(Tid, ChangeChain)> {
-        let unmade = self.unmade.as_mut()?;
-        let taken = unmade.take(page);
-        if unmade.is_empty() {
-            self.unmade = None;
-        }
-        taken
-    }
-
-    fn list(&mut self, page: PageNo) {
-        let Some((tid, chain)) = self.take_unmade(page) else { return };
-        debug_assert!(!self.pages.contains_key(&page), "page {page} has two places");
-        self.lists_unmade = true;
-        self.pages.insert(page, vec![PageVersion { tid, place: ImageLocation::Unmade(chain) }]);
+        Ok(())
     }
 
     fn versions(&mut self, page: PageNo) -> &mut Vec<PageVersion> {
-        self.list(page);
         self.pages.entry(page).or_default()
     }
 
-    /// The image of `chain` was made. Without memory for it, the next reader makes it again.
+    /// The image of `chain` was made.
     pub fn made(&mut self, page: PageNo, chain: &ChangeChain, image: Image) {
-        if self.room(1).is_err() {
-            return;
-        }
         let is = |place: &ImageLocation| matches!(place, ImageLocation::Unmade(other) if other.is(chain));
-        if self.unmade(page, Tid(u64::MAX)).is_some_and(|place| is(&place)) {
-            self.list(page);
-        }
         let version = self.pages.get_mut(&page).and_then(|versions| versions.iter_mut().find(|v| is(&v.place)));
         if let Some(version) = version {
             version.place = ImageLocation::Memory(image);
@@ -300,15 +270,11 @@ impl PageTable {
             (ImageLocation::Unmade(chain), _) => Some(chain.clone()),
             _ => None,
         };
-        if let Some((tid, chain)) = self.unmade.as_ref().and_then(|unmade| unmade.get(page)) {
-            return beside(&ImageLocation::Unmade(chain)).map(|chain| (tid, chain));
-        }
-        let versions = self.pages.get(&page).filter(|_| self.lists_unmade)?;
-        versions.iter().find_map(|v| Some((v.tid, beside(&v.place)?)))
+        self.pages.get(&page)?.iter().find_map(|v| Some((v.tid, beside(&v.place)?)))
     }
 
     pub fn is_empty(&self) -> bool {
-        self.pages.is_empty() && self.layer.is_none() && self.unmade.is_none()
+        self.pages.is_empty() && self.layer.is_none()
     }
 
     pub fn new_bytes(&self) -> u64 {
@@ -326,7 +292,6 @@ impl PageTable {
     /// `None`: it is home's.
     pub fn made_by(&self, page: PageNo, tid: Tid) -> Option<Tid> {
         let listed = self.pages.get(&page).and_then(|v| v.iter().rev().find(|v| v.tid <= tid)).map(|v| v.tid);
-        let listed = listed.or_else(|| self.unmade.as_ref()?.made_by(page).filter(|made_by| *made_by <= tid));
         let layer = self.layer.as_ref().filter(|l| l.tid <= tid && l.streamed.get(page).is_some()).map(|l| l.tid);
         listed.max(layer)
     }
@@ -348,8 +313,7 @@ impl PageTable {
         let since = self.since?;
         let made_by = |page: PageNo| Some((page, self.made_by(page, tid).filter(|made_by| *made_by > since)?));
         let streamed = self.layer.iter().flat_map(|layer| layer.streamed.iter().map(|(page, ..)| page));
-        let unmade = self.unmade.iter().flat_map(Unmade::pages);
-        let others = streamed.chain(unmade).filter(|page| !self.pages.contains_key(page));
+        let others = streamed.filter(|page| !self.pages.contains_key(page));
         let mut pages: Vec<_> = self.pages.keys().copied().chain(others).filter_map(made_by).collect();
         pages.sort_unstable();
         pages.dedup();
@@ -436,8 +400,7 @@ impl PageTable {
     /// Newest versions newer than home, in page order.
     pub fn dirty(&self, page_count: u32) -> Result<Vec<(PageNo, ImageLocation)>> {
         let streamed = self.layer.as_ref().map_or(0, |layer| layer.streamed.len());
-        let unmade = self.unmade.as_ref().map_or(0, Unmade::len);
-        let mut pages: Vec<(PageNo, ImageLocation)> = memory::list(self.pages.len() + unmade + streamed as usize)?;
+        let mut pages: Vec<(PageNo, ImageLocation)> = memory::list(self.pages.len() + streamed as usize)?;
         let listed = self
             .pages
             .iter()
@@ -449,10 +412,6 @@ impl PageTable {
             })
             .map(|(page, last)| (page, last.place.clone()));
         pages.extend(listed);
-        let unmade = self.unmade.iter().flat_map(Unmade::iter).filter(|(page, ..)| {
-            page.0 <= page_count && self.layer.as_ref().is_none_or(|l| l.streamed.get(*page).is_none())
-        });
-        pages.extend(unmade.map(|(page, _, chain)| (page, ImageLocation::Unmade(chain))));
         if let Some(layer @ Layer { streamed, log, .. }) = &self.layer {
             let newest = |p: &PageNo| self.pages.get(p).and_then(|v| v.last()).is_none_or(|v| layer.hides(v));
             let streamed = streamed.iter().filter(|(p, ..)| p.0 <= page_count && newest(p));
@@ -470,8 +429,7 @@ impl PageTable {
             return Ok(count);
         }
         let listed = self.pages.iter().filter(|(_, v)| v.last().is_some_and(PageVersion::is_newer_than_home));
-        let unmade = self.unmade.iter().flat_map(Unmade::pages);
-        listed.map(|(page, _)| *page).chain(unmade).filter(|page| page.0 <= page_count).for_each(&mut add);
+        listed.map(|(page, _)| *page).filter(|page| page.0 <= page_count).for_each(&mut add);
         Ok(count)
     }
 
@@ -510,10 +468,6 @@ impl PageTable {
 
     /// Drops unneeded versions; returns the newest TID.
     fn is_home(&mut self, page: PageNo, readers: Readers<'_>) -> Option<Tid> {
-        if let Some((tid, chain)) = self.take_unmade(page) {
-            self.new_bytes -= u64::from(chain.page_bytes());
-            return Some(tid);
-        }
         let newest = self.pages.get_mut(&page)?.last_mut()?;
         let tid = newest.tid;
         self.new_bytes -= newest.bytes();
@@ -528,15 +482,10 @@ impl PageTable {
         let in_home = |v: &&PageVersion| v.tid <= home_tid && v.is_newer_than_home();
         let swept: Vec<PageNo> =
             self.pages.iter().filter(|(_, v)| v.last().filter(in_home).is_some()).map(|(page, _)| *page).collect();
-        let unmade = self.unmade.iter().flat_map(Unmade::iter).filter(|(_, tid, _)| *tid <= home_tid);
-        let swept: Vec<PageNo> = swept.into_iter().chain(unmade.map(|(page, ..)| page)).collect();
         swept.into_iter().for_each(|page| self.swept(page, readers));
     }
 
     pub fn to_sweep(&self, page: PageNo) -> Option<(Tid, ImageLocation)> {
-        if let Some((tid, chain)) = self.unmade.as_ref().and_then(|unmade| unmade.get(page)) {
-            return Some((tid, ImageLocation::Unmade(chain)));
-        }
         let newest = self.pages.get(&page)?.last().filter(|newest| newest.is_newer_than_home())?;
         Some((newest.tid, newest.place.clone()))
     }
@@ -563,22 +512,13 @@ impl PageTable {
     pub fn checkpointed(&mut self, home_tid: Tid, page_count: u32, readers: Readers<'_>) {
         debug_assert!(home_tid <= readers.visible, "home gets nothing that readers may not see yet");
         self.drops_until(home_tid);
-        let (layer, unmade) = (self.layer.take(), self.unmade.take());
+        let layer = self.layer.take();
         self.new_bytes = 0;
         self.set_kept(0);
         let needed = readers.snapshots.has_any(Tid(0), home_tid);
         if !needed {
             self.pages = FxHashMap::default();
-            self.lists_unmade = false;
             return;
-        }
-        for (page, tid, chain) in unmade.iter().flat_map(Unmade::iter) {
-            let streamed = layer.as_ref().filter(|l| l.streamed.get(page).is_some()).map(|l| l.tid);
-            let until = streamed.or((page.0 > page_count).then_some(home_tid)).filter(|until| tid < *until);
-            if until.is_some_and(|until| readers.need(page, tid, until)) {
-                self.lists_unmade = true;
-                self.pages.insert(page, vec![PageVersion { tid, place: ImageLocation::Unmade(chain) }]);
-            }
         }
         let mut kept_bytes = 0;
         self.pages.retain(|page, versions| {
@@ -611,10 +551,6 @@ impl PageTable {
     /// Another process wrote home, not all of it seen here: snapshots from `home_tid` on read home,
     /// older ones their versions.
     pub fn checkpointed_elsewhere(&mut self, home_tid: Tid, snapshots: &Snapshots) {
-        let needed = self.unmade.iter().flat_map(Unmade::iter);
-        let needed = needed.filter(|(page, tid, _)| snapshots.has_any_with(*page, *tid, home_tid));
-        let needed: Vec<PageNo> = needed.map(|(page, ..)| page).collect();
-        needed.into_iter().for_each(|page| self.list(page));
         let layer = self.layer.take();
         for (page, versions) in &mut self.pages {
             // Between big transaction and checkpoint, snapshots read its image in home, or home's
@@ -950,7 +886,7 @@ mod tests {
             chains.add(PageNo(page), Tid(tid), PageChange::Image(&image(tid as u8))).unwrap();
         }
         let mut table = PageTable::default();
-        table.adopt(chains.finish());
+        table.adopt(chains.finish()).unwrap();
         table
     }
 

@@ -8,10 +8,9 @@ use crate::base::layout::home as at;
 use crate::base::types::{LogOffset, Tid};
 use crate::database::Database;
 use crate::disk::random;
-use crate::log::file::LogFile;
+use crate::log::file::{LiveRecords, LogFile};
 use crate::log::ring::{COUNTER_STEP, TID_STEP};
 use crate::log::slot::Slot;
-use crate::log::tombstone::Tombstone;
 use crate::pairing::replay::{Led, Replayed, replay};
 use crate::pairing::{self, Evidence, Lead, Left, Pairing};
 use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, HomeMark, State};
@@ -33,6 +32,16 @@ pub struct HomeAndLog<'a> {
     led: Option<(Slot, Option<Replayed>)>,
     error: Option<Error>,
     left: Option<Left>,
+}
+
+/// A session that ended in order, whose mark a power cut brought back (rule CloseProven).
+pub struct Closed {
+    pub mark: HomeMark,
+    /// State of home.
+    pub state: State,
+    pub newest: Slot,
+    /// A hot journal of SQLite without onewrite, from after the close.
+    pub waits: bool,
 }
 
 impl<'a> HomeAndLog<'a> {
@@ -79,6 +88,17 @@ impl<'a> HomeAndLog<'a> {
             Lead::HomeNewer => Pairing::HomeNewer,
             Lead::Damaged => Pairing::Damaged,
         })
+    }
+
+    /// The work that [`Pairing::ClosedMarkBack`] leaves.
+    pub fn closed(&mut self) -> Result<Option<Closed>> {
+        let Some((mark, newest)) = self.mark().zip(self.slots.first().cloned()) else { return Ok(None) };
+        let mut state = State::without_mark(self.first, self.home_bytes);
+        if pairing::is_next(&newest, &mark) {
+            // A close changes no page, so home's page 1 may have an older counter.
+            state.change_counter = newest.change_counter.wrapping_sub(2);
+        }
+        Ok(Some(Closed { mark, state, newest, waits: self.has_journal()? }))
     }
 
     /// Known for an unmarked home, if asked for.
@@ -172,21 +192,12 @@ impl Evidence for HomeAndLog<'_> {
         Ok(State::without_mark(self.first, self.home_bytes).kind == FileKind::Database || self.db.has_hot_journal()?)
     }
 
-    fn is_empty(&mut self, slot: &Slot) -> Result<bool> {
-        Ok(self.log.scan(slot, |_| Ok(()))?.is_empty())
-    }
-
-    fn has_nothing_flushed(&mut self, slot: &Slot) -> Result<bool> {
-        self.log.has_nothing_flushed(slot)
+    fn records(&mut self, slot: &Slot) -> Result<LiveRecords> {
+        self.log.live_records(slot)
     }
 
     fn has_sound_slots(&mut self) -> Result<bool> {
         self.slots.first().map_or(Ok(false), |newest| self.log.has_sound_slots(newest.block_bytes))
-    }
-
-    fn has_tombstone(&mut self, slot: &Slot, session: u64, last: Option<Tid>) -> Result<bool> {
-        let is_it = |stone: &Tombstone| stone.session == session && last.is_none_or(|tid| stone.tid == tid);
-        self.log.holds(slot, is_it)
     }
 
     fn replay(&mut self, slot: &Slot) -> Result<Lead> {
@@ -210,7 +221,6 @@ impl Evidence for HomeAndLog<'_> {
             change_counter: state.change_counter,
             counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
             live: true,
-            zeroed: false,
             in_place: false,
             ..newest.clone()
         };
@@ -218,9 +228,8 @@ impl Evidence for HomeAndLog<'_> {
     }
 
     fn left(&mut self, slot: &Slot) -> Result<Left> {
-        let (end, counter) = self.log.scan_counter(slot)?;
-        let (has_rot, is_noted) = (end.rot.is_some(), self.db.is_noted_in(self.log)?);
-        let left = Left { records: end.records, has_rot, counter, home_counter: self.home_counter, is_noted };
+        let (records, is_noted) = (self.log.live_records(slot)?, self.db.is_noted_in(self.log)?);
+        let left = Left { records, home_counter: self.home_counter, is_noted };
         Ok(*self.left.insert(left))
     }
 }

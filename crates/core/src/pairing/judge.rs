@@ -5,7 +5,7 @@
 
 use crate::base::error::Result;
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
-use crate::base::types::Tid;
+use crate::log::file::LiveRecords;
 use crate::log::slot::{Slot, follows_session};
 use crate::sqlite_format::home::HomeMark;
 
@@ -67,22 +67,12 @@ pub enum Lead {
 /// The log behind its live slot, for an unmarked home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Readable records.
-    pub records: u64,
-    /// Whether a durable record cannot be read.
-    pub has_rot: bool,
-    /// Change counter of the last record, or of the slot.
-    pub counter: u32,
+    /// Its records.
+    pub records: LiveRecords,
     /// Change counter of home.
     pub home_counter: u32,
     /// Whether the log was last used for home.
     pub is_noted: bool,
-}
-
-impl Left {
-    fn is_empty(&self) -> bool {
-        self.records == 0 && !self.has_rot
-    }
 }
 
 pub trait Evidence {
@@ -93,14 +83,10 @@ pub trait Evidence {
     fn has_journal(&mut self) -> Result<bool>;
     /// Whether home has its length, or a hot journal restores it.
     fn is_home_whole(&mut self) -> Result<bool>;
-    /// No record follows `slot`.
-    fn is_empty(&mut self, slot: &Slot) -> Result<bool>;
-    /// No record behind `slot` tells of a flush.
-    fn has_nothing_flushed(&mut self, slot: &Slot) -> Result<bool>;
+    /// Those behind `slot`.
+    fn records(&mut self, slot: &Slot) -> Result<LiveRecords>;
     /// Both places hold one, or nothing yet.
     fn has_sound_slots(&mut self) -> Result<bool>;
-    /// Looks in the ring of `slot`, for `session` and its `last` transaction, if given.
-    fn has_tombstone(&mut self, slot: &Slot, session: u64, last: Option<Tid>) -> Result<bool>;
     fn replay(&mut self, slot: &Slot) -> Result<Lead>;
     /// Replays home alone.
     fn replay_nothing(&mut self) -> Result<Lead>;
@@ -149,7 +135,7 @@ fn by_slots(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<Pairing> {
     }
     let older = before_recovery(evidence.slots(), mark.session).cloned();
     match older {
-        Some(older) if evidence.is_empty(&newest)? => Ok(Pairing::Fits(older)),
+        Some(older) if evidence.records(&newest)?.is_empty() => Ok(Pairing::Fits(older)),
         _ => Ok(Pairing::OtherFile),
     }
 }
@@ -164,7 +150,7 @@ pub fn before_recovery(slots: &[Slot], session: u64) -> Option<&Slot> {
 }
 
 /// Whether all of the session is in home (rule CloseProven).
-pub fn is_close_proven(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<bool> {
+fn is_close_proven(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<bool> {
     // Schemes in place say nothing of home in the mark, and flush its removal.
     let newest = evidence.slots().first().filter(|slot| slot.page_count != PAGE_COUNT_IN_HOME).cloned();
     let Some(newest) = newest.filter(|_| mark.tid == mark.whole) else { return Ok(false) };
@@ -176,12 +162,17 @@ pub fn is_close_proven(evidence: &mut impl Evidence, mark: &HomeMark) -> Result<
     };
     match (newest.live, newest.session == mark.session) {
         (false, _) => Ok(is_end(&newest)),
-        (true, true) => evidence.has_tombstone(&newest, mark.session, Some(mark.tid)),
+        // Without a journal, the records are replayed.
+        (true, true) if evidence.has_journal()? => {
+            let records = evidence.records(&newest)?;
+            Ok(records.last_tid == mark.tid && !records.has_rot)
+        }
+        (true, true) => Ok(false),
         // Its slot is there and its mark is not: so it flushed no record (rule
         // MarkWithFirstRecord).
         (true, false) => {
             let is_over = is_next(&newest, mark) || evidence.slots().iter().any(is_end);
-            Ok(is_over && evidence.has_nothing_flushed(&newest)?)
+            Ok(is_over && !evidence.records(&newest)?.is_flushed)
         }
     }
 }
@@ -199,18 +190,16 @@ fn unmarked(evidence: &mut impl Evidence) -> Result<Pairing> {
         return Ok(Pairing::Closed);
     }
     let left = evidence.left(&newest)?;
+    let (is_empty, has_rot) = (left.records.is_empty(), left.records.has_rot);
     // Counters wrap.
     let ahead = |counter: u32| left.home_counter.wrapping_sub(counter);
     // A recovery leaves the counter at the slot's ceiling.
-    let is_rested = newest.is_in_page() && left.is_empty() && ahead(newest.counter_ceiling) <= COUNTS_OF_A_CLOSE;
-    Ok(match ahead(left.counter) {
+    let is_rested = newest.is_in_page() && is_empty && ahead(newest.counter_ceiling) <= COUNTS_OF_A_CLOSE;
+    Ok(match ahead(left.records.counter) {
         _ if is_rested && left.is_noted => Pairing::Closed,
-        0..=COUNTS_OF_A_CLOSE if left.is_empty() || (left.is_noted && !left.has_rot) => Pairing::Closed,
+        0..=COUNTS_OF_A_CLOSE if is_empty || (left.is_noted && !has_rot) => Pairing::Closed,
         0x8000_0000.. => Pairing::HomeOlder,
-        // A close that began to overwrite the ring, with home complete.
-        _ if left.is_noted && (!left.has_rot || evidence.has_tombstone(&newest, newest.session, None)?) => {
-            Pairing::HomeNewer
-        }
+        _ if left.is_noted && !has_rot => Pairing::HomeNewer,
         _ => Pairing::OtherFile,
     })
 }
@@ -219,7 +208,7 @@ fn unmarked(evidence: &mut impl Evidence) -> Result<Pairing> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::base::types::LogOffset;
+    use crate::base::types::{LogOffset, Tid};
     use crate::log::slot::session_after;
 
     const SESSION: u64 = 7;
@@ -231,10 +220,8 @@ mod tests {
         slots: Vec<Slot>,
         journal: bool,
         home_whole: bool,
-        newest_empty: bool,
-        nothing_flushed: bool,
+        records: LiveRecords,
         slots_sound: bool,
-        tombstone: bool,
         lead: Lead,
         left: Left,
     }
@@ -252,17 +239,11 @@ mod tests {
         fn is_home_whole(&mut self) -> Result<bool> {
             Ok(self.home_whole)
         }
-        fn is_empty(&mut self, _: &Slot) -> Result<bool> {
-            Ok(self.newest_empty)
-        }
-        fn has_nothing_flushed(&mut self, _: &Slot) -> Result<bool> {
-            Ok(self.nothing_flushed)
+        fn records(&mut self, _: &Slot) -> Result<LiveRecords> {
+            Ok(self.records)
         }
         fn has_sound_slots(&mut self) -> Result<bool> {
             Ok(self.slots_sound)
-        }
-        fn has_tombstone(&mut self, _: &Slot, _: u64, _: Option<Tid>) -> Result<bool> {
-            Ok(self.tombstone)
         }
         fn replay(&mut self, _: &Slot) -> Result<Lead> {
             Ok(self.lead)
@@ -291,7 +272,6 @@ mod tests {
             change_counter: 100,
             counter_ceiling: 500,
             live,
-            zeroed: true,
             in_place: false,
         }
     }
@@ -316,9 +296,12 @@ mod tests {
         ]
     }
 
-    fn left(records: u64, has_rot: bool, ahead: u32, is_noted: bool) -> Left {
-        let counter = u32::MAX;
-        Left { records, has_rot, counter, home_counter: counter.wrapping_add(ahead), is_noted }
+    fn records(count: u64, has_rot: bool, is_flushed: bool, last_tid: Tid) -> LiveRecords {
+        LiveRecords { count, has_rot, last_tid, counter: u32::MAX, is_flushed }
+    }
+
+    fn left(records: LiveRecords, ahead: u32, is_noted: bool) -> Left {
+        Left { records, home_counter: records.counter.wrapping_add(ahead), is_noted }
     }
 
     fn marked(mut each: impl FnMut(&str, &Told)) {
@@ -330,6 +313,8 @@ mod tests {
                     if follows(name) { session_after(slots.first().unwrap().session, SESSION) } else { SESSION };
                 let whole = if bit(0) { LAST } else { Tid(85) };
                 for lead in [Lead::There, Lead::HomeOlder, Lead::HomeNewer, Lead::Damaged] {
+                    let last = if bit(7) { LAST } else { Tid(88) };
+                    let records = records(u64::from(bit(4)), false, bit(5), last);
                     each(
                         name,
                         &Told {
@@ -337,12 +322,10 @@ mod tests {
                             slots: slots.clone(),
                             journal: bit(2),
                             home_whole: bit(3),
-                            newest_empty: bit(4),
-                            nothing_flushed: bit(5),
+                            records,
                             slots_sound: bit(6),
-                            tombstone: bit(7),
                             lead,
-                            left: left(0, false, 0, false),
+                            left: left(records, 0, false),
                         },
                     );
                 }
@@ -354,14 +337,14 @@ mod tests {
         let mark = told.mark.unwrap();
         let goes_on = match log {
             "own" | "own in place" => "fits",
-            "a recovery's" if told.newest_empty => "fits",
+            "a recovery's" if told.records.is_empty() => "fits",
             "the one's before" if mark.tentative && told.slots_sound => "never begun",
             _ => "no",
         };
         let proof = match log {
-            "own" => told.tombstone,
+            "own" => told.journal && told.records.last_tid == LAST,
             "own, closed" => true,
-            "the next one's" | "the next one's, behind the end" => told.nothing_flushed,
+            "the next one's" | "the next one's, behind the end" => !told.records.is_flushed,
             _ => false,
         };
         match log {
@@ -417,28 +400,27 @@ mod tests {
             (u32::MAX, "behind"),
         ];
         for (log, slots) in logs() {
-            for ((ahead, distance), bits) in cases.into_iter().flat_map(|case| (0..16u32).map(move |bits| (case, bits)))
+            for ((ahead, distance), bits) in cases.into_iter().flat_map(|case| (0..8u32).map(move |bits| (case, bits)))
             {
                 let bit = |n: u32| bits & (1 << n) != 0;
-                let left = left(u64::from(bit(0)), bit(1), ahead, bit(2));
+                let records = records(u64::from(bit(0)), bit(1), true, LAST);
+                let left = left(records, ahead, bit(2));
                 let told = Told {
                     mark: None,
                     slots: slots.clone(),
                     journal: false,
                     home_whole: true,
-                    newest_empty: left.is_empty(),
-                    nothing_flushed: false,
+                    records,
                     slots_sound: true,
-                    tombstone: bit(3),
                     lead: Lead::There,
                     left,
                 };
                 let expected = match (slots.first(), distance) {
                     (None, _) => "damaged",
                     (Some(slot), _) if !slot.live => "closed",
-                    (_, "near") if left.is_empty() || (left.is_noted && !left.has_rot) => "closed",
+                    (_, "near") if records.is_empty() || (left.is_noted && !records.has_rot) => "closed",
                     (_, "behind") => "home older",
-                    _ if left.is_noted && (!left.has_rot || told.tombstone) => "home newer",
+                    _ if left.is_noted && !records.has_rot => "home newer",
                     _ => "other file",
                 };
                 assert_eq!(name(&judge(&mut told.clone()).unwrap()), expected, "{log}: {told:?}");
@@ -449,22 +431,21 @@ mod tests {
     #[test]
     fn a_home_at_the_ceiling_of_its_slot() {
         let rested = Slot { in_place: true, page_count: PAGE_COUNT_IN_HOME, ..slot(4, SESSION, true, LAST) };
-        for (counter, is_noted, records, expected) in [
+        for (home_counter, is_noted, count, expected) in [
             (502, true, 0, "closed"),
             (503, true, 0, "home newer"),
             (502, false, 0, "other file"),
             (502, true, 1, "home newer"),
         ] {
-            let left = Left { records, has_rot: false, counter: 100, home_counter: counter, is_noted };
+            let records = LiveRecords { counter: 100, ..records(count, false, false, LAST) };
+            let left = Left { records, home_counter, is_noted };
             let mut told = Told {
                 mark: None,
                 slots: vec![rested.clone()],
                 journal: false,
                 home_whole: true,
-                newest_empty: records == 0,
-                nothing_flushed: true,
+                records,
                 slots_sound: true,
-                tombstone: false,
                 lead: Lead::There,
                 left,
             };

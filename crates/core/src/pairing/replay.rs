@@ -123,8 +123,8 @@ impl Replay<'_> {
                     "rule RecordChain: {}",
                     record.head.tid
                 );
-                if later.as_ref().is_some_and(|later| !later.takes(record)) {
-                    table.adopt(later.take().and_then(|later| later.finish()));
+                if let Some(later) = later.take_if(|later| !later.takes(record)) {
+                    later.finish(&mut table)?;
                 }
                 let mut now = RecordApplier {
                     source: &source,
@@ -143,7 +143,7 @@ impl Replay<'_> {
             },
         )?;
         if let Some(later) = later {
-            table.adopt(later.finish());
+            later.finish(&mut table)?;
         }
         if let Some(rot) = end.rot {
             report.lost = Some(self.allow_loss(rot)?);
@@ -317,7 +317,6 @@ mod tests {
             change_counter: 0,
             counter_ceiling: 1000,
             live: true,
-            zeroed: false,
             in_place: false,
         };
         let file = Log::create(LogFile::make(&disk, Path::new("/db-onewrite")), 1 << 20, 4096).unwrap();

@@ -31,10 +31,8 @@ use crate::log::ring::{
     COUNTER_STEP, Log, TID_STEP, TIDS_APART, number_apart, slot_page_count, small_ring_bytes, told_tid,
 };
 use crate::log::slot::Slot;
-use crate::log::tombstone::Tombstone;
 use crate::pairing::Pairing;
-use crate::pairing::closed::{Closed, closed};
-use crate::pairing::evidence::HomeAndLog;
+use crate::pairing::evidence::{Closed, HomeAndLog};
 use crate::pairing::replay::Replayed;
 use crate::session::mark::lock_log;
 use crate::shared::member::{self, Member};
@@ -75,30 +73,22 @@ fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     Ok(log)
 }
 
-/// Acts if its close is proven.
-pub fn end_again(db: &Database, log: &LogFile, session: u64) -> Result<bool> {
-    let Some(closed) = closed(db, log, session)? else { return Ok(false) };
-    kept::remove(&*db.disk, &log.path, session)?;
-    close_again(db, log, closed)?;
-    Ok(true)
-}
-
-/// Durable, as the close was; the log's invalidation is not flushed.
-fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
-    let Closed { mark, state, newest, waits } = closed;
+/// Repeats the close of [`Pairing::ClosedMarkBack`], durable.
+pub fn end_again(db: &Database, log: &LogFile, evidence: &mut HomeAndLog<'_>) -> Result<()> {
+    let Some(Closed { mark, state, newest, waits }) = evidence.closed()? else { return Ok(()) };
+    kept::remove(&*db.disk, &log.path, mark.session)?;
     let what = || db.what("cannot fit the length of");
     if !waits && db.home.len().context(what)? > state.bytes() {
         db.home.set_len(state.bytes()).context(what)?;
     }
     db.write_header(&state.final_header())?;
-    let newest = match newest.live && newest.session == mark.session {
-        true => log.end(&newest, mark.tid)?,
-        false => {
-            log.wipe(&newest, newest.lap(), &Tombstone { session: mark.session, tid: mark.tid })?;
-            newest
-        }
-    };
-    log.give_back(&newest)
+    if !newest.live {
+        return log.give_back(&newest);
+    }
+    // The next session follows the one that ended.
+    let ended = log.end(&newest, mark.session, mark.tid)?;
+    log.flush()?;
+    log.give_back(&ended)
 }
 
 /// A hot journal is of a transaction after the close. The caller has home to itself.
@@ -107,7 +97,12 @@ pub fn end_behind_journal(db: &Database, session: u64) -> Result<bool> {
         Err(Error::CantOpen(_)) => return Ok(false),
         log => log?,
     };
-    Ok(member::try_alone(&log, LockKind::Exclusive)? && end_again(db, &log, session)?)
+    if !member::try_alone(&log, LockKind::Exclusive)? {
+        return Ok(false);
+    }
+    let mut evidence = HomeAndLog::new(db, &log)?;
+    let is_closed = evidence.judge(false)? == Pairing::ClosedMarkBack;
+    if is_closed { end_again(db, &log, &mut evidence).map(|()| true) } else { Ok(false) }
 }
 
 /// Recovers it, or joins its users. The caller holds SHARED. False if the mark went: look again.
@@ -146,7 +141,7 @@ pub fn attach(
         let mut evidence = HomeAndLog::new(db, &log)?.ending(told).without_journal();
         let pairing = evidence.judge(false)?;
         if pairing == Pairing::ClosedMarkBack {
-            return end_again(db, &log, session).map(|_| false);
+            return end_again(db, &log, &mut evidence).map(|()| false);
         }
         let (replayed, slot, slots) = evidence.into_replayed(&pairing)?;
         kept::remove(&*db.disk, &log.path, session)?;
@@ -393,9 +388,6 @@ fn go_on(
     let mut encoder = Encoder::default();
     encoder.clear();
     let own_block = record::own_block(options);
-    // The ring behind is unknown: the close wipes all of it (rule NothingLeftBehind).
-    let is_told = is_flushed && !slot.zeroed;
-    let slot = Slot { zeroed: false, ..slot };
     let mut ring = Log::join(log.clone(), slot.clone(), options.psow);
     let durable = if is_flushed { replayed.cursor.last_tid } else { slot.base_tid };
     ring.resume(&slot, &replayed.cursor, durable)?;
@@ -410,7 +402,7 @@ fn go_on(
         log.note_first_home(home)?;
     }
     // After a dead process's failed flush, they may be in the cache only.
-    if !is_told && keeps(Case::LeftoversFlushed) {
+    if !is_flushed && keeps(Case::LeftoversFlushed) {
         log.file.write_at(&slot.encode(), slot.position()).context(what)?;
     }
     let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
@@ -556,8 +548,6 @@ fn slot_after(db: &Database, slot: &Slot, recovered: &State, change_counter: u32
         page_bytes: recovered.page_bytes.max(512),
         change_counter,
         counter_ceiling: change_counter.wrapping_add(COUNTER_STEP),
-        // The old records must stay until this slot counts.
-        zeroed: false,
         in_place: db.facts().in_place,
         ..slot.clone()
     })

@@ -17,7 +17,6 @@ use crate::database::{Database, Schemes};
 use crate::disk::locks;
 use crate::disk::{Disk, DiskFile, LockKind, OpenMode};
 use crate::log::file::{LogFile, aside_path, base, is_aside, log_path};
-use crate::pairing::closed::closed;
 use crate::pairing::evidence::HomeAndLog;
 use crate::pairing::replay::Report;
 use crate::pairing::{Left, Pairing};
@@ -143,15 +142,15 @@ impl Repair {
     /// The effect of [`Repair::recover`], without a write.
     pub fn preview(&self, session: u64, accept_loss: bool) -> Result<(Report, State)> {
         let log = self.open_log(session, OpenMode::ReadOnly)?;
-        let (_, found) = self.look(&log, session, accept_loss)?;
+        let (_, found) = self.look(&log, accept_loss)?;
         found
     }
 
-    fn look(&self, log: &LogFile, session: u64, accept_loss: bool) -> Result<(Pairing, Result<(Report, State)>)> {
+    fn look(&self, log: &LogFile, accept_loss: bool) -> Result<(Pairing, Result<(Report, State)>)> {
         let mut evidence = HomeAndLog::new(&self.db, log)?;
         let pairing = evidence.judge(accept_loss)?;
         if pairing == Pairing::ClosedMarkBack
-            && let Some(closed) = closed(&self.db, log, session)?
+            && let Some(closed) = evidence.closed()?
         {
             return Ok((pairing, Ok((Report::default(), closed.state))));
         }
@@ -165,8 +164,8 @@ impl Repair {
     ///
     /// A file that cannot be read.
     pub fn judge(&self, log: &LogFile) -> Result<Judgement> {
-        if let Some(session) = self.mark()? {
-            let (pairing, found) = self.look(log, session, false)?;
+        if self.mark()?.is_some() {
+            let (pairing, found) = self.look(log, false)?;
             let (recovered, refusal) = match found {
                 Ok(found) => (Some(found), None),
                 Err(e) => (None, Some(e)),
@@ -196,7 +195,7 @@ impl Repair {
         let mut evidence = HomeAndLog::new(db, &log)?;
         let pairing = evidence.judge(accept_loss)?;
         if pairing == Pairing::ClosedMarkBack {
-            recover::end_again(db, &log, session)?;
+            recover::end_again(db, &log, &mut evidence)?;
             return Ok(Report::default());
         }
         self.check_journal()?;

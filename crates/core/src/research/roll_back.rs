@@ -6,6 +6,8 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
+use std::sync::atomic::Ordering;
+
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
 use crate::base::layout::le_u64;
@@ -169,7 +171,13 @@ pub fn rest(db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
     fit_length(db, &*db.home, &mut home, &recovered)?;
     beside::remove_second(&*db.disk, &db.path)?;
     db.write_header(&recovered.final_header())?;
-    log.end(slot, slot.base_tid).map(|_| true)
+    let ended = log.end(slot, slot.session, slot.base_tid)?;
+    if db.wipes_log.load(Ordering::Relaxed) {
+        log.flush()?;
+        log.wipe(&ended)?;
+        log.flush()?;
+    }
+    Ok(true)
 }
 
 #[derive(Clone, Copy)]

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::base::error::{Error, IoContext, Result};
@@ -32,32 +33,12 @@ const PAGE_BYTES_USUAL: u32 = 4096;
 
 struct UsableLog {
     log: LogFile,
-
-    newest: Option<Slot>,
+    /// Valid ones, the newest first.
+    slots: Vec<Slot>,
     /// It is new, and unflushed.
     created: bool,
     /// The file that last used it, if known.
     noted: Option<u64>,
-}
-
-/// Begins the session of `slot` in `log`, of which a range was `wiped` over the records behind
-/// another slot.
-fn start_log(
-    (log, slot, psow): (LogFile, Slot, bool),
-    tentative: bool,
-    created: bool,
-    wiped: Option<((LogOffset, LogOffset), &Slot)>,
-) -> Result<Log> {
-    let file = log.clone();
-    let started = match tentative {
-        true => Log::begin(log, slot, psow),
-        false => Log::start(log, slot, psow, created || wiped.is_some_and(|((from, to), _)| from < to)),
-    };
-    if let (Err(_), Some((wiped, slot))) = (&started, wiped) {
-        // A failed flush may have left the zeros clean.
-        let _ = file.wipe_again(slot, wiped, &slot.tombstone());
-    }
-    started
 }
 
 /// The slot of a new session on `state`; it may go on with the sequence of the `old` one.
@@ -77,7 +58,6 @@ fn first_slot(state: &State, facts: Facts, old: Option<&Slot>, block_bytes: u32,
         change_counter: state.change_counter,
         counter_ceiling: state.change_counter.wrapping_add(COUNTER_STEP),
         live: true,
-        zeroed: false,
         in_place: facts.in_place,
     })
 }
@@ -91,10 +71,10 @@ pub enum MarkRemoval {
 }
 
 impl Database {
-    /// With its newest slot, and whether it is new. It notes the file that it is of.
-    fn log_for_mark(&self, unlinked: bool, is_lost: bool, block_bytes: u32) -> Result<(LogFile, Option<Slot>, bool)> {
-        let UsableLog { log, newest, created, noted } = match unlinked {
-            true => UsableLog { log: self.nameless_log(block_bytes)?, newest: None, created: true, noted: None },
+    /// With its slots, and whether it is new. It notes the file that it is of.
+    fn log_for_mark(&self, unlinked: bool, is_lost: bool, block_bytes: u32) -> Result<(LogFile, Vec<Slot>, bool)> {
+        let UsableLog { log, slots, created, noted } = match unlinked {
+            true => UsableLog { log: self.nameless_log(block_bytes)?, slots: Vec::new(), created: true, noted: None },
             false if is_lost => self.another_log(block_bytes)?,
             false => self.usable_log(block_bytes)?,
         };
@@ -105,7 +85,7 @@ impl Database {
             false if noted != Some(home.ino) => log.note_home(home)?,
             false => {}
         }
-        Ok((log, newest, created))
+        Ok((log, slots, created))
     }
 
     /// Writes `mark`, or seals home so that the first record of `log` marks it; the length of home.
@@ -141,45 +121,42 @@ impl Database {
         let (options, facts) = (&inner.options, self.facts());
         let unit = self.atomic_unit(options);
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::base::layout::BLOCK_BYTES_MAX);
-        let (log, old, created) = self.log_for_mark(unlinked, lost.is_some(), block_bytes)?;
-        self.end_leftovers(&log, unlinked, journal, old.as_ref().is_some_and(|slot| slot.live))?;
-        // The bytes that the last close overwrote, unflushed; `None`: none. A power cut may restore
-        // them, so the slot's flush covers the zeros (rule NothingLeftBehind). The proof of that
-        // session's end stays for a mark that comes back.
-        let used = old.as_ref().map_or(Some((LogOffset(0), LogOffset(0))), Slot::used);
+        let (log, slots, created) = self.log_for_mark(unlinked, lost.is_some(), block_bytes)?;
+        let old = slots.first();
+        self.end_leftovers(&log, unlinked, journal, old.is_some_and(|slot| slot.live))?;
         let ring_bytes = small_ring_bytes(block_bytes);
-        // After a power cut, records without a slot may be there.
-        let is_as_closed = |slot: &Slot| self.disk.system_start() == Some(slot.salt);
-        let wiped = used.zip(old.as_ref()).map(|(used, slot)| if is_as_closed(slot) { used } else { slot.lap() });
-        if let (Some(wiped), Some(slot), true) = (wiped, &old, keeps(Case::LogWiped)) {
-            log.wipe(slot, wiped, &slot.tombstone())?;
-        }
         // Closed in order, its end is durable; a slot of a longer ring is not (rule
         // SlotBeforeReuse).
-        let follows = old.as_ref().filter(|slot| used.is_some() && !slot.live && slot.ring_bytes == ring_bytes);
+        let may_be_marked = |slot: &&Slot| !slot.live && slot.page_count != PAGE_COUNT_IN_HOME;
+        let follows = old.filter(may_be_marked).filter(|slot| !created && slot.ring_bytes == ring_bytes);
         let follows = follows.filter(|_| facts.all_in_log() && state.kind == FileKind::Database);
+        let follows = match follows {
+            // A version before proved its end otherwise.
+            Some(slot) if !log.is_of_this_version(slot)? => None,
+            follows => follows,
+        };
         let before = lost.map(|live| live.home.mark.session).or(follows.map(|slot| slot.session));
         let session = before.map_or_else(random, |before| Ok(session_after(before, random()?)))?;
-        let (start, proof_bytes) = match used.filter(|_| follows.is_some() && keeps(Case::ProofKept)) {
-            Some(used) => begin_beside(used, ring_bytes, block_bytes.into()),
+        let (start, proof_bytes) = match follows.filter(|_| keeps(Case::ProofKept)) {
+            Some(closed) => begin_beside(proof(closed, slots.get(1)), ring_bytes, block_bytes.into()),
             None => (LogOffset(0), 0),
         };
         // Home may have changed without a number: its state gets a new one (rule
         // CacheKnowsItsState).
         let last_tid = lost.map(|live| live.log.last_tid().max(live.home.mark.tid));
-        let base_tid = last_tid.unwrap_or(Tid(old.as_ref().map_or(0, |s| s.tid_ceiling.0))).next();
-        let slot = first_slot(&state, facts, old.as_ref(), block_bytes, base_tid)?;
-        let slot = Slot { session, start, zeroed: used.is_some(), ..slot };
+        let base_tid = last_tid.unwrap_or(Tid(old.map_or(0, |s| s.tid_ceiling.0))).next();
+        let slot = Slot { session, start, ..first_slot(&state, facts, old, block_bytes, base_tid)? };
         let tentative = follows.is_some();
         // Without succession, this slot proves nothing of the last session, whose own may not be on
         // the medium (rule CloseProven).
-        let may_be_marked = |slot: &Slot| !slot.live && slot.page_count != PAGE_COUNT_IN_HOME;
-        if !tentative && !created && old.as_ref().is_some_and(may_be_marked) {
+        if !tentative && !created && old.is_some_and(|old| may_be_marked(&old)) {
             self.sync_home()?;
         }
-        let wiped = wiped.zip(old.as_ref());
-        let mut log = start_log((log, slot, options.psow), tentative, created, wiped)?;
-        if old.as_ref().is_some_and(|slot| slot.live) {
+        let mut log = match tentative {
+            true => Log::begin(log, slot, options.psow)?,
+            false => Log::start(log, slot, options.psow, created)?,
+        };
+        if old.is_some_and(|slot| slot.live) {
             log.distrust_older_slot();
         }
         if let Some(live) = lost {
@@ -277,11 +254,12 @@ impl Database {
         let removed = kept::remove(&*self.disk, &live.log.file().path, live.home.mark.session);
         let state = inner.latest.clone();
         let is_in_place = self.is_log_in_place(live.log.file())?;
+        let wipes = self.wipes_log.load(Ordering::Relaxed) && keeps(Case::LogWiped);
         if state.kind == FileKind::Empty {
             self.home.set_len(0).context(|| self.what("cannot write"))?;
             self.sync_home()?;
         } else {
-            let may_be_proven = is_in_place && ended == MarkRemoval::Proven && removed.is_ok();
+            let may_be_proven = is_in_place && ended == MarkRemoval::Proven && removed.is_ok() && !wipes;
             let is_proven = may_be_proven && self.is_close_proven(live, &state)?;
             // Snapshots or a recovery may have left pages behind the end.
             if live.home.bytes != state.bytes() || live.home.reserved_bytes > 0 {
@@ -297,7 +275,7 @@ impl Database {
                 false => self.write_header(&header)?,
             }
         }
-        live.log.invalidate(stream, self.disk.system_start())?;
+        live.log.invalidate(stream, wipes)?;
         if stream == StreamedImages::Drop && live.scheme.facts().all_in_log() && !live.log.is_sealed() {
             live.log.file().seal()?;
         }
@@ -337,55 +315,56 @@ impl Database {
         let file = match self.disk.open_beside(path, OpenMode::ReadWrite, None) {
             Ok(file) => file,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return self.create_log(path, block_bytes, None);
+                return self.create_log(path, block_bytes, Vec::new());
             }
             Err(e) => {
                 let refused = e.kind() == std::io::ErrorKind::PermissionDenied;
                 let error = beside::refused(what(), e);
                 // Only its name is wanted.
                 return match refused && self.set_aside(path, None, random()?).is_ok() {
-                    true => self.create_log(path, block_bytes, None),
+                    true => self.create_log(path, block_bytes, Vec::new()),
                     false => Err(error),
                 };
             }
         };
         let log = LogFile { file, path: path.clone() };
         let locked = lock_log(&log, LockKind::Exclusive, OTHERS_LEAVE);
-        let newest = log.slots()?.into_iter().next();
-        let busy = match (locked, &newest) {
+        let slots = log.slots()?;
+        let newest = slots.first();
+        let busy = match (locked, newest) {
             (Ok(()), _) => false,
             (Err(Error::Busy(_)), Some(_)) => true,
             (Err(e), _) => return Err(e),
         };
-        if let Some(slot) = newest.as_ref().filter(|slot| busy || slot.live) {
+        if let Some(slot) = newest.filter(|slot| busy || slot.live) {
             // Home has every record (rule CloseWithoutSlot).
             if busy || HomeAndLog::new(self, &log)?.judge(false)? != Pairing::Closed {
                 self.set_aside(path, Some(&log), slot.session)?;
                 if !busy {
                     kept::remove(&*self.disk, path, slot.session)?;
                 }
-                return self.create_log(path, block_bytes, newest);
+                return self.create_log(path, block_bytes, slots);
             }
         }
         let noted = log.noted_home()?;
-        if newest.as_ref().is_some_and(|slot| slot.page_count != PAGE_COUNT_IN_HOME) {
+        if newest.is_some_and(|slot| slot.page_count != PAGE_COUNT_IN_HOME) {
             self.end_elsewhere(noted)?;
         }
         let is_long_enough = |s: &Slot| s.ring_bytes >= small_ring_bytes(block_bytes) && s.block_bytes == block_bytes;
-        if newest.as_ref().is_some_and(is_long_enough) {
+        if newest.is_some_and(is_long_enough) {
             // If it admits more users than home, its permissions are narrowed.
             let access = |file: &dyn DiskFile| file.access().context(|| self.what("cannot look at"));
             if access(&*log.file)?.zip(access(&*self.home)?).is_some_and(|(own, homes)| own.admits_more_than(homes)) {
                 beside::open(&*self.disk, path, OpenMode::ReadWrite, &*self.home, what)?;
             }
-            return Ok(UsableLog { log, newest, created: false, noted });
+            return Ok(UsableLog { log, slots, created: false, noted });
         }
         drop(log);
         if newest.is_some() {
             // The proof of its session's end goes with it (rule CloseProven).
             self.sync_home()?;
         }
-        self.create_log(path, block_bytes, newest)
+        self.create_log(path, block_bytes, slots)
     }
 
     /// Another file of that name is set aside.
@@ -394,7 +373,7 @@ impl Database {
         if self.disk.exists(path).context(|| format!("cannot look for the log {}", path.display()))? {
             self.set_aside(path, None, random()?)?;
         }
-        self.create_log(path, block_bytes, None)
+        self.create_log(path, block_bytes, Vec::new())
     }
 
     fn set_aside(&self, path: &Path, log: Option<&LogFile>, session: u64) -> Result<()> {
@@ -420,13 +399,13 @@ impl Database {
         Ok(log)
     }
 
-    fn create_log(&self, path: &Path, block_bytes: u32, newest: Option<Slot>) -> Result<UsableLog> {
+    fn create_log(&self, path: &Path, block_bytes: u32, slots: Vec<Slot>) -> Result<UsableLog> {
         let what = || format!("cannot create the log {} in the directory of the database", path.display());
         let file = beside::open(&*self.disk, path, OpenMode::Create, &*self.home, what)?;
         match Log::create(LogFile { file, path: path.to_owned() }, small_ring_bytes(block_bytes), block_bytes) {
             Ok(log) => {
                 lock_log(&log, LockKind::Exclusive, Duration::ZERO)?;
-                Ok(UsableLog { log, newest, created: true, noted: None })
+                Ok(UsableLog { log, slots, created: true, noted: None })
             }
             Err(e) => {
                 // It would hold the last free blocks.
@@ -449,10 +428,18 @@ impl Database {
     }
 }
 
+/// The records that lead to the end of a `closed` session where its slot is lost.
+fn proof(closed: &Slot, older: Option<&Slot>) -> (LogOffset, LogOffset) {
+    let live = older.filter(|older| older.live && older.session == closed.session);
+    live.map_or((closed.start, closed.start), |live| (live.start, closed.start))
+}
+
 /// The next session's first byte, and the bytes before it that prove the last one's end (rule
 /// CloseProven). At the beginning if there is as much room as that used, else behind it: blocks of
 /// short sessions and slots reach the device in one request.
 fn begin_beside((from, to): (LogOffset, LogOffset), ring_bytes: u64, block_bytes: u64) -> (LogOffset, u64) {
+    let lap = from.0 / ring_bytes * ring_bytes;
+    let (from, to) = (LogOffset(from.0 / block_bytes * block_bytes - lap), LogOffset(to.0 - lap));
     let end = to.0.next_multiple_of(block_bytes);
     let used = end.saturating_sub(from.0).min(ring_bytes);
     let start = if end <= ring_bytes && used <= from.0 { 0 } else { end % ring_bytes };

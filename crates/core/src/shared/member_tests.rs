@@ -47,7 +47,6 @@ pub fn first(disk: &SimDisk) -> Arc<Member> {
         change_counter: 1,
         counter_ceiling: 1000,
         live: true,
-        zeroed: false,
         in_place: false,
     };
     let started = Log::start(created.clone(), slot, true, true).unwrap();

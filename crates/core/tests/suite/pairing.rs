@@ -81,6 +81,11 @@ fn agree(disk: &SimDisk, case: &str) -> Option<Pairing> {
 fn exchanged(disk: &SimDisk, backup: &[u8], marked: &[u8], case: &str, seen: &mut BTreeMap<String, u32>) {
     let own = disk.snapshot_file(Path::new(HOME)).unwrap();
     let cut = |keep: usize| own[..keep.min(own.len())].to_vec();
+    let mut later = own.clone();
+    if home::mark(&own).is_none() && own.len() > PAGE {
+        let counter = u32::from_be_bytes(own[24..28].try_into().unwrap());
+        home::put_counter(&mut later, counter.wrapping_add(10));
+    }
     let homes = [
         ("as it is", own.clone()),
         ("its backup", backup.to_vec()),
@@ -88,6 +93,7 @@ fn exchanged(disk: &SimDisk, backup: &[u8], marked: &[u8], case: &str, seen: &mu
         ("another file", plain(0)),
         ("cut short", cut(PAGE + PAGE / 2)),
         ("cut in the header", cut(60)),
+        ("written without onewrite", later),
         ("empty", Vec::new()),
     ];
     for (name, bytes) in &homes {

@@ -138,6 +138,16 @@ fn a_hot_journal_that_leads_back_to_wal_mode() {
 /// session (rule CloseProven).
 #[test]
 fn a_hot_journal_behind_a_close_whose_mark_came_back() {
+    hot_journal_behind_a_close(false);
+}
+
+/// The same power cut has lost the slot of the close. The records lead to home's last transaction.
+#[test]
+fn a_hot_journal_behind_a_close_whose_slot_is_lost() {
+    hot_journal_behind_a_close(true);
+}
+
+fn hot_journal_behind_a_close(is_slot_lost: bool) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.db");
     let db = open(&path, "").unwrap();
@@ -156,7 +166,7 @@ fn a_hot_journal_behind_a_close_whose_mark_came_back() {
     assert!(torn.len() > closed.len() && journal[..4] == [0xd9, 0xd5, 0x05, 0xf9], "the transaction has spilled");
     drop(stock);
     // The slot of the close: its session and last TID (docs/format.md).
-    let log = std::fs::read(dir.path().join("a.db-onewrite")).unwrap();
+    let mut log = std::fs::read(dir.path().join("a.db-onewrite")).unwrap();
     let word = |at: usize| u64::from_le_bytes(log[at..at + 8].try_into().unwrap());
     let slot = if word(4096 + 16) > word(8192 + 16) { 4096 } else { 8192 };
     // Page 1 as the medium has it: before stock SQLite, and with the mark of the session.
@@ -168,6 +178,10 @@ fn a_hot_journal_behind_a_close_whose_mark_came_back() {
     let counter = u32::from_be_bytes(closed[24..28].try_into().unwrap()) - 1;
     for at in [24, 92] {
         home[at..at + 4].copy_from_slice(&counter.to_be_bytes());
+    }
+    if is_slot_lost {
+        log[slot..slot + 100].fill(0);
+        std::fs::write(dir.path().join("a.db-onewrite"), &log).unwrap();
     }
     std::fs::write(&path, &home).unwrap();
     std::fs::write(dir.path().join("a.db-journal"), journal).unwrap();

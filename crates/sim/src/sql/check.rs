@@ -366,7 +366,7 @@ fn looks_unbegun(home: &[u8], disk: &SimDisk, path: &Path) -> bool {
     let follows = |log: &LogFile| -> Option<bool> {
         let (mark, newest) = (mark(home)?, log.slots().ok()?.into_iter().next()?);
         let is_next = newest.live && follows_session(newest.session, mark.session) && mark.tid == mark.whole;
-        Some(is_next && log.has_nothing_flushed(&newest).ok()?)
+        Some(is_next && !log.live_records(&newest).ok()?.is_flushed)
     };
     LogFile::open(disk, path, OpenMode::ReadOnly).ok().flatten().as_ref().and_then(follows).unwrap_or(false)
 }

@@ -174,9 +174,12 @@ unsafe fn answer_pragma(state: &mut MainFileState, args: *mut *mut c_char) -> Ou
         let text = |p: *mut c_char| (!p.is_null()).then(|| CStr::from_ptr(p).to_string_lossy().into_owned());
         (text(name).unwrap_or_default().to_ascii_lowercase(), text(value))
     };
-    if name == "synchronous" {
+    if matches!(name.as_str(), "synchronous" | "secure_delete") {
         if let (Some(conn), Some(value)) = (state.connection(), &value) {
-            conn.note_synchronous(value);
+            match name.as_str() {
+                "synchronous" => conn.note_synchronous(value),
+                _ => conn.note_secure_delete(value),
+            }
         }
         return Ok(code::NOTFOUND);
     }

@@ -136,7 +136,6 @@ impl Database {
         let live = self.inner.lock().phase == Phase::Live;
         let keep_out = |last: bool| if last { self.keep_stock_out().map(|()| true) } else { Ok(false) };
         let last = if live { self.is_last(ADMIN_WAIT).and_then(keep_out) } else { Ok(true) };
-        let last = last.and_then(|last| if live && last { self.check_mark_of_live().map(|()| last) } else { Ok(last) });
         let closed = match last {
             Ok(true) => self.end_session(),
             last => last.map(drop),
@@ -162,6 +161,10 @@ impl Database {
         }
         let sticky = inner.options.sticky;
         drop(inner);
+        // Without it, the mark's removal looks.
+        if sticky && let Some(live) = writer.as_ref() {
+            self.check_mark(live)?;
+        }
         if !keeps(Case::MarkOffLast) {
             let header = self.inner.lock().latest.final_header();
             self.write_header(&header)?;

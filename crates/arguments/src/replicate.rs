@@ -66,11 +66,11 @@ impl StoreCommand {
     pub fn check_order(&self, words: &[OsString]) -> Result<(), clap::Error> {
         let (name, form, file, url, file_first) = match self {
             StoreCommand::Follow(a) => ("follow", "URL FILE", a.file.as_os_str(), &a.url, false),
-            StoreCommand::Promote(a) => ("promote", "FILE URL", a.file.as_os_str(), &a.url, true),
-            StoreCommand::Rejoin(a) => ("rejoin", "FILE URL", a.file.as_os_str(), &a.url, true),
+            StoreCommand::Promote(a) => ("promote", "FILE URL", a.place.file.as_os_str(), &a.place.url, true),
+            StoreCommand::Rejoin(a) => ("rejoin", "FILE URL", a.place.file.as_os_str(), &a.place.url, true),
             StoreCommand::Replicate(a) => ("replicate", "FILE URL", a.file.as_os_str(), &a.url, true),
             StoreCommand::Restore(a) => ("restore", "URL DEST", a.dest.as_os_str(), &a.url, false),
-            StoreCommand::Verify(a) => ("verify", "FILE URL", a.file.as_os_str(), &a.url, true),
+            StoreCommand::Verify(a) => ("verify", "FILE URL", a.place.file.as_os_str(), &a.place.url, true),
             StoreCommand::Completions(_) | StoreCommand::Unsync(_) => return Ok(()),
         };
         let url = OsStr::new(url);
@@ -136,12 +136,9 @@ pub struct Replicate {
     /// How long a commit waits for the store before it fails
     #[arg(long, value_name = "TIME", requires = "sync", default_value = "30s", value_parser = interval)]
     pub ship_timeout: Duration,
-    /// Tell of each batch
-    #[arg(short, long)]
-    pub verbose: bool,
-    /// Tell counters in Prometheus' text format as http://ADDR/metrics, on the loopback
-    #[arg(long, value_name = "ADDR", conflicts_with = "once")]
-    pub metrics: Option<SocketAddr>,
+    /// How it tells of its work.
+    #[command(flatten)]
+    pub news: ProgressNews,
 }
 
 /// Make a database the one that is shipped to a store
@@ -157,12 +154,9 @@ pub struct Replicate {
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Promote {
-    /// The database
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-    /// The store
-    #[arg(value_name = "URL")]
-    pub url: String,
+    /// The database and its store.
+    #[command(flatten)]
+    pub place: DatabaseAndStore,
 }
 
 /// Give way to the database that was promoted
@@ -176,12 +170,9 @@ pub struct Promote {
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Rejoin {
-    /// The database
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-    /// The store
-    #[arg(value_name = "URL")]
-    pub url: String,
+    /// The database and its store.
+    #[command(flatten)]
+    pub place: DatabaseAndStore,
 }
 
 /// Restore a database from a store
@@ -233,12 +224,9 @@ pub struct Follow {
     /// Apply all that is due, and end
     #[arg(long)]
     pub once: bool,
-    /// Tell of each batch
-    #[arg(short, long)]
-    pub verbose: bool,
-    /// Tell counters in Prometheus' text format as http://ADDR/metrics, on the loopback
-    #[arg(long, value_name = "ADDR", conflicts_with = "once")]
-    pub metrics: Option<SocketAddr>,
+    /// How it tells of its work.
+    #[command(flatten)]
+    pub news: ProgressNews,
 }
 
 /// End `replicate --sync`: commits wait for the store no more
@@ -268,15 +256,34 @@ pub struct Unsync {
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Verify {
+    /// The database and its store.
+    #[command(flatten)]
+    pub place: DatabaseAndStore,
+    /// How long the store may take to catch up
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    pub wait: Duration,
+}
+
+/// A database and its store, in the order of most commands.
+#[derive(clap::Args)]
+pub struct DatabaseAndStore {
     /// The database
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// The store
     #[arg(value_name = "URL")]
     pub url: String,
-    /// How long the store may take to catch up
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
-    pub wait: Duration,
+}
+
+/// How a command that goes on tells of its work.
+#[derive(clap::Args)]
+pub struct ProgressNews {
+    /// Tell of each batch
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Tell counters in Prometheus' text format as http://ADDR/metrics, on the loopback
+    #[arg(long, value_name = "ADDR", conflicts_with = "once")]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// Parses a length of time.

@@ -1,12 +1,13 @@
 //! `onewrite who`: the processes that use a database, as a table or as JSON. It takes no lock and
 //! writes nothing.
 
+use crate::answer::print_json;
 use crate::look::{counted, disk, grouped};
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
 use onewrite_core::Repair;
 use onewrite_core::inspect::{DatabaseUser, ProcessLife};
-use onewrite_core::text::{Printable, printable, printable_json};
+use onewrite_core::text::{Printable, printable};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::PathBuf;
@@ -44,11 +45,10 @@ pub struct Args {
 /// Prints the processes.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let seen = Seen::of(Repair::beside(disk(), &args.file)?)?;
-    let text = match args.json {
-        true => printable_json(&format!("{:#}\n", seen.json())).into_owned(),
-        false => seen.text(),
-    };
-    std::io::stdout().lock().write_all(text.as_bytes()).context("printing")?;
+    match args.json {
+        true => print_json(&seen.json())?,
+        false => std::io::stdout().lock().write_all(seen.text().as_bytes()).context("printing")?,
+    }
     Ok(if seen.users.is_empty() { ExitCode::from(2) } else { ExitCode::SUCCESS })
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, Parser};
 use completions::completions;
 use onewrite_arguments::replicate::{
-    Follow, Promote, Rejoin, Replicate, Restore, StoreCommand, StoreProgram, Unsync, Verify,
+    DatabaseAndStore, Follow, Promote, Rejoin, Replicate, Restore, StoreCommand, StoreProgram, Unsync, Verify,
 };
 use onewrite_core::environment;
 use onewrite_core::text::Printable;
@@ -143,12 +143,12 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     let mut store = Some(store);
     let begin = || Shipper::new(file, store.take().map_or_else(|| store::open(url), Ok)?, settings.clone());
     let mut shipper = patiently(begin, |e| !args.once && e.is::<Away>(), "not_shipped")?;
-    let mut tell = |shipped: &Shipped| tell_shipped(shipped, args.verbose);
+    let mut tell = |shipped: &Shipped| tell_shipped(shipped, args.news.verbose);
     if args.once {
         shipper.last_step(&mut tell)?;
         return Ok(ExitCode::SUCCESS);
     }
-    serve_metrics(args.metrics)?;
+    serve_metrics(args.news.metrics)?;
     let stopped = finish_at_signals();
     if args.sync {
         return replicate_sync(args, shipper, &mut tell, &stopped);
@@ -278,9 +278,9 @@ fn replicate_sync(
 fn run_promote(args: &Promote) -> Result<ExitCode> {
     end_at_signals()?;
     let began = Instant::now();
-    let file = args.file.display();
-    let done = promote(&args.url, &args.file);
-    let done = done.with_context(|| format!("cannot promote {file} at {}", args.url))?;
+    let file = args.place.file.display();
+    let done = promote(&args.place.url, &args.place.file);
+    let done = done.with_context(|| format!("cannot promote {file} at {}", args.place.url))?;
     if !done.heeds {
         let message = "the server does not heed the conditions of requests: make sure that nobody else ships into the store or is \
                        promoted";
@@ -317,8 +317,8 @@ fn run_promote(args: &Promote) -> Result<ExitCode> {
 fn run_rejoin(args: &Rejoin) -> Result<ExitCode> {
     end_at_signals()?;
     let began = Instant::now();
-    let file = args.file.display();
-    let done = rejoin(&args.url, &args.file).with_context(|| format!("cannot rejoin {file}"))?;
+    let file = args.place.file.display();
+    let done = rejoin(&args.place.url, &args.place.file).with_context(|| format!("cannot rejoin {file}"))?;
     let (txid, pages, kept, message) = match done {
         Rejoined::Same { txid } => (txid, 0, None, format!("{file} is as transaction {txid:016x} of the store has it")),
         Rejoined::Replaced { txid, pages, kept } => {
@@ -384,7 +384,7 @@ fn run_restore(args: &Restore) -> Result<ExitCode> {
 fn run_follow(args: &Follow) -> Result<ExitCode> {
     let Follow { url, file, interval, .. } = args;
     end_at_signals()?;
-    serve_metrics(args.metrics)?;
+    serve_metrics(args.news.metrics)?;
     let open = || Follower::open(file, url, store::open(url)?);
     let passes = |e: &anyhow::Error| !args.once && (e.is::<Away>() || e.is::<Empty>());
     let mut follower = patiently(open, passes, "not_applied")?;
@@ -393,7 +393,7 @@ fn run_follow(args: &Follow) -> Result<ExitCode> {
     let fields = [("txid", format!("{:016x}", follower.txid()).into())];
     say(Level::Info, "began", &fields, &format!("{path} has transaction {:016x} of {url}", follower.txid()));
     let mut tell = |applied: &Applied| {
-        if args.verbose {
+        if args.news.verbose {
             let Applied { name, pages, lag } = *applied;
             let lag = lag.as_secs_f64();
             let txid = format!("{:016x}", name.max);
@@ -444,8 +444,9 @@ fn run_unsync(args: &Unsync) -> Result<ExitCode> {
 
 fn run_verify(args: &Verify) -> Result<ExitCode> {
     let began = Instant::now();
-    let (file, url) = (args.file.display(), &args.url);
-    let (event, level, txid, differ, said, status) = match verify(&*store::open(url)?, &args.file, args.wait)? {
+    let DatabaseAndStore { file: path, url } = &args.place;
+    let file = path.display();
+    let (event, level, txid, differ, said, status) = match verify(&*store::open(url)?, path, args.wait)? {
         Verdict::Same { txid, pages } => {
             let said = format!("all {pages} pages are as transaction {txid:016x} of {url} has them");
             ("same", Level::Info, txid, Some(0), said, ExitCode::SUCCESS)

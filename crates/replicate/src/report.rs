@@ -88,7 +88,11 @@ pub fn seconds(since: Instant) -> Value {
 
 /// The end of a message about work that began then. Work of less than a second leaves it out.
 pub fn took(since: Instant) -> String {
-    let seconds = since.elapsed().as_secs_f64();
+    took_so_long(since.elapsed())
+}
+
+fn took_so_long(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
     if seconds < 1.0 { String::new() } else { format!(". Took {seconds:.1} s") }
 }
 
@@ -300,12 +304,12 @@ impl Counters {
         let counted =
             |n: u64, one: &str| format!("{} {one}{}", indicatif::HumanCount(n), if n == 1 { "" } else { "s" });
         let message = format!(
-            "done: {}, {}, {}, {}. Took {:.2} s",
+            "done: {}, {}, {}, {}{}",
             counted(files, "file"),
             counted(pages, "page"),
             counted(bytes, "byte"),
             counted(requests, "request"),
-            time.as_secs_f64()
+            took_so_long(time)
         );
         let fields = [
             ("files", files.into()),
@@ -394,6 +398,13 @@ mod tests {
         let value: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(value["before"], before);
         assert_eq!(value["message"], "no\\u{9b}2J\\u{1b}[2Jx\\ny");
+    }
+
+    #[test]
+    fn the_end_of_work_tells_a_time_of_a_second_or_more() {
+        let said = |ms| Counters::new().work(Duration::from_millis(ms)).1;
+        assert_eq!(said(990), "done: 0 files, 0 pages, 0 bytes, 0 requests");
+        assert_eq!(said(12_340), "done: 0 files, 0 pages, 0 bytes, 0 requests. Took 12.3 s");
     }
 
     #[test]

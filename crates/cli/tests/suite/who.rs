@@ -85,6 +85,7 @@ fn who(args: &[&str], db: &Db) -> Output {
 
 fn told(db: &Db) -> Value {
     let output = who(&["--json"], db);
+    assert_eq!(text(&output).lines().count(), 1, "as other commands answer: {output:?}");
     serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
 }
 

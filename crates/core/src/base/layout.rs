@@ -136,6 +136,8 @@ pub mod lock_bytes {
     pub const ADMIN: u64 = 1;
     pub const SLOTS: u64 = 2;
     pub const BYTES: u64 = SLOTS + PROCESSES as u64;
+    /// Shared by attached observers.
+    pub const LET_IN: u64 = BYTES;
     /// An observer's [`Tid::HOME`](crate::base::types::Tid::HOME); later TIDs follow.
     pub const OBSERVED: u64 = 1 << 32;
     pub const OBSERVED_BYTES: u64 = 1 << 62;

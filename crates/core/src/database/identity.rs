@@ -11,17 +11,18 @@ use crate::log::file::LogFile;
 use crate::shared::member::Member;
 use crate::sqlite_format::home::HomeMark;
 
+pub fn is_mark_of(live: &LiveDatabase, mark: HomeMark) -> bool {
+    mark.session == live.home.mark.session && (mark.tid == Tid(0) || mark.whole >= live.log.slot().base_tid)
+}
+
 impl Database {
     /// Another file copied over home poisons every process (rule HomeFitsLog).
     pub fn check_mark(&self, live: &LiveDatabase) -> Result<()> {
         if self.has_mark(live)? { Ok(()) } else { Err(self.overwritten(live, &mut self.inner.lock())) }
     }
 
-    pub fn has_mark(&self, live: &LiveDatabase) -> Result<bool> {
-        let fits = |mark: HomeMark| {
-            mark.session == live.home.mark.session && (mark.tid == Tid(0) || mark.whole >= live.log.slot().base_tid)
-        };
-        Ok(!live.scheme.facts().checkpoints || self.read_mark()?.is_some_and(fits))
+    fn has_mark(&self, live: &LiveDatabase) -> Result<bool> {
+        Ok(!live.scheme.facts().checkpoints || self.read_mark()?.is_some_and(|mark| is_mark_of(live, mark)))
     }
 
     pub fn overwritten(&self, live: &LiveDatabase, inner: &mut DatabaseState) -> Error {

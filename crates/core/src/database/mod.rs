@@ -244,7 +244,7 @@ impl LiveDatabase {
             sweep: None,
             due,
             looked_at,
-            asked_at: None,
+            asked_at: looked_at,
         }
     }
 }

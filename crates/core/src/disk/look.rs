@@ -15,6 +15,8 @@ use rustc_hash::FxBuildHasher;
 use rustix::fs::{AtFlags, CWD, FileType, Stat, Statx, StatxFlags, makedev, readlinkat_raw, statx};
 use rustix::io::Errno;
 
+use super::FileId;
+
 /// A file's facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileFacts {
@@ -35,6 +37,11 @@ pub struct FileFacts {
 }
 
 impl FileFacts {
+    /// Its identity.
+    pub fn id(&self) -> FileId {
+        FileId { dev: self.dev, ino: self.ino }
+    }
+
     /// Whether it is a regular file.
     pub fn is_file(&self) -> bool {
         FileType::from_raw_mode(self.mode) == FileType::RegularFile

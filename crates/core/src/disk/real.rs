@@ -39,10 +39,16 @@ impl RealDisk {
     }
 
     fn wrap(&self, open: impl FnOnce() -> io::Result<File>) -> io::Result<Arc<dyn DiskFile>> {
+        self.wrap_known(|_| open())
+    }
+
+    /// `open` may tell the identity.
+    fn wrap_known(&self, open: impl FnOnce(&OnceLock<FileId>) -> io::Result<File>) -> io::Result<Arc<dyn DiskFile>> {
         note_limit();
+        let id = OnceLock::new();
         Ok(Arc::new(RealFile {
-            file: ForkSafeFile::by(|| at_descriptor(open()?, 3))?,
-            id: OnceLock::new(),
+            file: ForkSafeFile::by(|| at_descriptor(open(&id)?, 3))?,
+            id,
             words: OnceLock::new(),
             atomic_unit: OnceLock::new(),
             without_dsync: AtomicBool::new(false),
@@ -69,9 +75,11 @@ impl Disk for RealDisk {
                 options.write(true).create(true).truncate(false);
             }
         }
-        self.wrap(|| {
+        self.wrap_known(|id| {
             let file = options.open(path)?;
-            look::at(&file)?.regular()?;
+            let found = look::at(&file)?;
+            found.regular()?;
+            id.get_or_init(|| found.id());
             Ok(file)
         })
     }
@@ -123,7 +131,7 @@ impl Disk for RealDisk {
 
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
         match look::at_name(path) {
-            Ok(found) => Ok(Some(FileId { dev: found.dev, ino: found.ino })),
+            Ok(found) => Ok(Some(found.id())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(e),
         }
@@ -365,7 +373,7 @@ impl DiskFile for RealFile {
             return Ok(*id);
         }
         let found = look::at(&self.file)?;
-        Ok(*self.id.get_or_init(|| FileId { dev: found.dev, ino: found.ino }))
+        Ok(*self.id.get_or_init(|| found.id()))
     }
 
     fn made(&self) -> io::Result<Option<u64>> {

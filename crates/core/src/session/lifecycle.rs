@@ -122,40 +122,20 @@ impl Database {
 
     /// LIVE → UNMARKED: the next write starts with other options. `Busy` beside other processes.
     pub fn detach_for_options(&self) -> Result<()> {
-        let member = self.member();
-        if let Some(member) = &member {
-            self.be_alone(member, std::time::Duration::ZERO)?;
-            if let Err(e) = self.enter(true, std::time::Duration::ZERO) {
-                member.not_alone()?;
-                return Err(e);
-            }
+        let leave = || self.leave_plain(MarkRemoval::Durable, |_| true).map(drop);
+        let Some(member) = self.member() else { return leave() };
+        self.be_alone(&member, Duration::ZERO)?;
+        let left = self.enter(true, Duration::ZERO).and_then(|()| leave());
+        if left.is_err() {
+            self.let_others_in(&member)?;
         }
-        let done = self.unmark_alone();
-        if let (Err(_), Some(member)) = (&done, member.filter(|_| self.member().is_some())) {
-            self.leave(false);
-            member.not_alone()?;
-        }
-        done
-    }
-
-    fn unmark_alone(&self) -> Result<()> {
-        self.keep_stock_out()?;
-        let mut writer = self.writer.lock();
-        if let Some(live) = writer.as_mut() {
-            checkpoint::bring_home(self, live)?;
-        }
-        let mut inner = self.inner.lock();
-        // After an error, mark and names are unknown.
-        let done = self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, MarkRemoval::Durable);
-        done.map_err(|e| inner.poison(e))?;
-        crate::disk::locks::none(&*self.home)
+        left
     }
 
     pub fn detach(&self) -> Result<()> {
         let live = self.inner.lock().phase == Phase::Live;
         let keep_out = |last: bool| if last { self.keep_stock_out().map(|()| true) } else { Ok(false) };
         let last = if live { self.is_last(ADMIN_WAIT).and_then(keep_out) } else { Ok(true) };
-        let last = last.and_then(|last| if live && last { self.check_mark_of_live().map(|()| last) } else { Ok(last) });
         let closed = match last {
             Ok(true) => self.end_session(),
             last => last.map(drop),
@@ -181,6 +161,10 @@ impl Database {
         }
         let sticky = inner.options.sticky;
         drop(inner);
+        // Without it, the mark's removal looks.
+        if sticky && let Some(live) = writer.as_ref() {
+            self.check_mark(live)?;
+        }
         if !keeps(Case::MarkOffLast) {
             let header = self.inner.lock().latest.final_header();
             self.write_header(&header)?;

@@ -92,11 +92,6 @@ impl Database {
         Ok(beside.iter().any(|path| matches!(self.disk.identify(path), Ok(Some(id)) if id == home)))
     }
 
-    pub(super) fn check_mark_of_live(&self) -> Result<()> {
-        let is_sound = self.inner.lock().check().is_ok();
-        self.writer.lock().as_ref().filter(|_| is_sound).map_or(Ok(()), |live| self.check_mark(live))
-    }
-
     /// The next process would not find the log (rule LostLogReplaced).
     fn replace_log(&self, writer: &mut MutexGuard<'_, Option<LiveDatabase>>) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };

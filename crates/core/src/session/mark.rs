@@ -11,6 +11,7 @@ use crate::base::layout::lock_bytes::SLOTS;
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, Tid};
+use crate::database::identity::is_mark_of;
 use crate::database::names::RollbackJournal;
 use crate::database::scheme::Facts;
 use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase, Phase};
@@ -246,12 +247,16 @@ impl Database {
         ended: MarkRemoval,
     ) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
-        if !self.has_mark(live)? {
+        let mark = self.read_mark()?;
+        if live.scheme.facts().checkpoints && !mark.is_some_and(|mark| is_mark_of(live, mark)) {
             return Err(self.overwritten(live, inner));
         }
         live.scheme.clone().detach(self, live, None)?;
         // The mark names the session.
-        let removed = kept::remove(&*self.disk, &live.log.file().path, live.home.mark.session);
+        let removed = match &inner.member {
+            Some(member) if !member.words.may_have_files() => Ok(()),
+            _ => kept::remove(&*self.disk, &live.log.file().path, live.home.mark.session),
+        };
         let state = inner.latest.clone();
         let is_in_place = self.is_log_in_place(live.log.file())?;
         let wipes = self.wipes_log.load(Ordering::Relaxed) && keeps(Case::LogWiped);
@@ -260,7 +265,7 @@ impl Database {
             self.sync_home()?;
         } else {
             let may_be_proven = is_in_place && ended == MarkRemoval::Proven && removed.is_ok() && !wipes;
-            let is_proven = may_be_proven && self.is_close_proven(live, &state)?;
+            let is_proven = may_be_proven && is_close_proven(live, &state, mark);
             // Snapshots or a recovery may have left pages behind the end.
             if live.home.bytes != state.bytes() || live.home.reserved_bytes > 0 {
                 self.home.set_len(state.bytes()).context(|| self.what("cannot fit the length of"))?;
@@ -289,16 +294,6 @@ impl Database {
         inner.phase = Phase::Unmarked;
         inner.set_state(Arc::new(self.read_state()?.0));
         Ok(())
-    }
-
-    /// A home found marked needs proof: mark and log name the same last transaction.
-    fn is_close_proven(&self, live: &LiveDatabase, state: &State) -> Result<bool> {
-        let last = live.log.last_tid();
-        Ok(live.scheme.facts().all_in_log()
-            && live.log.proves_close()
-            && live.home.bytes == state.bytes()
-            && self.read_mark()? == Some(HomeMark::new(live.home.mark.session, last))
-            && last != Tid(0))
     }
 
     /// Whether it lies where a recovery looks first.
@@ -426,6 +421,16 @@ impl Database {
         }
         Ok(())
     }
+}
+
+/// A home found marked needs proof: mark and log name the same last transaction.
+fn is_close_proven(live: &LiveDatabase, state: &State, mark: Option<HomeMark>) -> bool {
+    let last = live.log.last_tid();
+    live.scheme.facts().all_in_log()
+        && live.log.proves_close()
+        && live.home.bytes == state.bytes()
+        && mark == Some(HomeMark::new(live.home.mark.session, last))
+        && last != Tid(0)
 }
 
 /// The records that lead to the end of a `closed` session where its slot is lost.

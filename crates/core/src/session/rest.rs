@@ -61,7 +61,7 @@ impl Database {
 
     /// The caller has the writer's place.
     fn leave_unused(&self) -> Result<bool> {
-        let Some(member) = self.member() else { return self.leave_plain() };
+        let Some(member) = self.member() else { return self.rest_plain() };
         if member.words.is_replaced() || member.is_undecided() {
             return Ok(false);
         }
@@ -71,13 +71,7 @@ impl Database {
             false => self.is_last(ADMIN_WAIT),
         };
         let left = match is_last {
-            Ok(true) => {
-                let left = self.leave_plain();
-                if !matches!(left, Ok(true)) {
-                    self.leave(false);
-                }
-                left
-            }
+            Ok(true) => self.rest_plain(),
             // Behind the last process that may write the log, the others could not come again.
             Ok(false) if !matches!(member.has_living_others(), Ok(true)) => Ok(false),
             // Behind a lost log no process would come again.
@@ -94,7 +88,7 @@ impl Database {
         }
     }
 
-    fn let_others_in(&self, member: &Member) -> Result<()> {
+    pub(super) fn let_others_in(&self, member: &Member) -> Result<()> {
         // Without a member, its locks are given back.
         if self.member().is_some() { member.not_alone() } else { Ok(()) }
     }
@@ -114,25 +108,39 @@ impl Database {
         Ok(true)
     }
 
-    /// Readers that begin meanwhile wait, or keep the process attached.
-    fn leave_plain(&self) -> Result<bool> {
+    /// The caller has the writer's place, which stays only behind an end. Readers that begin
+    /// meanwhile wait, or have `may` refuse.
+    pub(super) fn leave_plain(&self, ended: MarkRemoval, may: impl FnOnce(&DatabaseState) -> bool) -> Result<bool> {
+        let left = self.make_plain(ended, may);
+        if !matches!(left, Ok(true)) {
+            self.leave(false);
+        }
+        left
+    }
+
+    fn make_plain(&self, ended: MarkRemoval, may: impl FnOnce(&DatabaseState) -> bool) -> Result<bool> {
         self.keep_stock_out()?;
         let mut writer = self.writer.lock();
         let Some(live) = writer.as_mut() else { return Ok(false) };
-        match checkpoint::bring_home(self, live) {
-            // It stays attached.
-            Err(e) if e.is_short() => return Ok(false),
-            brought => brought?,
-        }
+        checkpoint::bring_home(self, live)?;
         let mut inner = self.inner.lock();
-        let ends_turns = |inner: &DatabaseState| inner.member.as_ref().is_none_or(|member| member.end_turns(1));
-        if !self.can_rest(&inner) || !ends_turns(&inner) {
+        if !may(&inner) {
             return Ok(false);
         }
-        let done = self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, self.ended());
+        // After an error, mark and names are unknown.
+        let done = self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, ended);
         done.map_err(|e| inner.poison(e))?;
         locks::none(&*self.home)?;
         Ok(true)
+    }
+
+    fn rest_plain(&self) -> Result<bool> {
+        let ends_turns = |inner: &DatabaseState| inner.member.as_ref().is_none_or(|member| member.end_turns(1));
+        match self.leave_plain(self.ended(), |inner| self.can_rest(inner) && ends_turns(inner)) {
+            // It stays attached.
+            Err(e) if e.is_short() && self.inner.lock().check().is_ok() => Ok(false),
+            left => left,
+        }
     }
 
     pub(super) fn ended(&self) -> MarkRemoval {

@@ -171,8 +171,11 @@ impl KeptImages {
     pub fn begin(&self, afresh: bool) -> Result<EntryBatch> {
         let mut index = self.index.lock();
         let (generation, len) = self.words.kept();
-        if afresh && len > 0 {
+        // Not 0: the session's end looks for the file (`may_have_files`).
+        if generation == 0 && len == 0 || afresh && len > 0 {
             self.words.set_kept(generation + 1, 0);
+        }
+        if afresh && len > 0 {
             let file = self.open(&mut index)?;
             file.set_len(0).context(|| self.what("shorten"))?;
         }

@@ -27,7 +27,7 @@ use super::users;
 use super::words::{PINS, PROCESSES, Pins, ProcessWords, RecoveryDebt, SnapshotCell};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, IoContext, Result};
-use crate::base::layout::lock_bytes::{ADMIN, ATTACH, BYTES, OBSERVED, OBSERVED_BYTES, SLOTS};
+use crate::base::layout::lock_bytes::{ADMIN, ATTACH, BYTES, LET_IN, OBSERVED, OBSERVED_BYTES, SLOTS};
 use crate::base::types::Tid;
 use crate::disk::{Disk, DiskFile, LockKind, system};
 use crate::log::file::{LogCursor, LogFile};
@@ -263,12 +263,15 @@ impl Member {
         let what = || format!("cannot lock the log {path}");
         lock_within(&log, ATTACH, LockKind::Shared, Duration::from_millis(busy_ms))?;
         // Now no process takes the mark off.
-        let is_used = log.file.conflicts(SLOTS, PROCESSES as u64, LockKind::Shared).context(what)?;
+        let is_used = log.file.conflicts(SLOTS, PROCESSES as u64, LockKind::Shared).context(what)?
+            || log.file.conflicts(LET_IN, 1, LockKind::Exclusive).context(what)?;
         if !is_used || !is_marked()? {
             log.file.unlock(ATTACH, 1).context(what)?;
             return Ok(None);
         }
         let (words, slot) = Self::look(&files, &log, session, None)?;
+        // Two that only try to attach see none.
+        log.file.try_lock(LET_IN, 1, LockKind::Shared).context(what)?;
         Ok(Some(Arc::new(Member::new(files, log, words, PROCESSES, Tail::nowhere(slot)))))
     }
 
@@ -383,6 +386,7 @@ impl Member {
     pub fn leave_for_good(&self) -> Result<()> {
         if self.observes {
             let what = || format!("cannot unlock the log {}", self.log.path.display());
+            self.log.file.unlock(LET_IN, 1).context(what)?;
             self.log.file.unlock(OBSERVED, OBSERVED_BYTES).context(what)?;
         } else {
             self.words.clear(self.me);

@@ -113,18 +113,17 @@ pub fn now_us() -> u64 {
 
 impl ProcessWords {
     pub fn busy_owner(&self) -> Option<usize> {
-        let place = TurnWord::of(self.turn().load(SeqCst));
+        let place = TurnWord::of(self.turn_seen());
         place.busy.then_some(place.owner)
     }
 
-    /// Also for one that only reads the words.
     pub fn busy_for(&self) -> Option<(usize, Duration)> {
         let place = TurnWord::of(self.turn_seen());
         place.busy.then(|| (place.owner, place.age()))
     }
 
     pub fn takes_over(&self) -> bool {
-        self.turn().load(SeqCst) & TAKES_OVER != 0
+        self.turn_seen() & TAKES_OVER != 0
     }
 }
 
@@ -151,7 +150,7 @@ impl Turns<'_> {
     }
 
     pub fn is_taken_by_another(&self) -> bool {
-        let place = TurnWord::of(self.words.turn().load(SeqCst));
+        let place = TurnWord::of(self.words.turn_seen());
         place.busy && place.owner != self.me
     }
 
@@ -313,6 +312,7 @@ impl Turns<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::disk::shared::{BYTES, SharedWords};
     use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
 
@@ -325,6 +325,23 @@ mod tests {
 
     fn alive(_: usize) -> Result<bool> {
         Ok(false)
+    }
+
+    #[test]
+    fn a_process_that_may_only_read_sees_the_turns_of_others() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(BYTES as u64).unwrap();
+        let open = |file: &std::fs::File| ProcessWords::new(Arc::new(SharedWords::map(file, 1).unwrap()));
+        let (words, observer) = (open(file.as_file()), open(&std::fs::File::open(file.path()).unwrap()));
+        words.found(1, false, 1, crate::base::types::Tid(0));
+        let (a, b) = (Turns { words: &words, me: 0 }, Turns { words: &observer, me: PROCESSES });
+        a.found(true);
+        assert!(observer.busy_owner() == Some(0) && b.is_taken_by_another() && !observer.takes_over());
+        words.turn().fetch_or(TAKES_OVER, SeqCst);
+        assert!(observer.takes_over());
+        words.turn().fetch_and(!TAKES_OVER, SeqCst);
+        a.leave(false);
+        assert!(observer.busy_owner().is_none() && !b.is_taken_by_another());
     }
 
     #[test]

@@ -188,6 +188,8 @@ impl ProcessWords {
         let Some((block, _)) = further(process) else { return Ok(()) };
         for block in self.long(AT_MORE).load(SeqCst)..=block as u64 {
             if block == 0 {
+                // Removed also after an error.
+                self.cell(AT_MORE_MADE).store(u64::MAX, SeqCst);
                 self.cell(AT_MORE_MADE).store(self.1.make()?, SeqCst);
             }
             self.1.make_block(block)?;
@@ -551,6 +553,10 @@ impl ProcessWords {
 
     pub fn set_kept(&self, generation: u64, len: u64) {
         self.cell(AT_KEPT).store((generation << KEPT_LEN_BITS) | (len & KEPT_LEN_MAX), SeqCst);
+    }
+
+    pub fn may_have_files(&self) -> bool {
+        [AT_KEPT, AT_MORE_MADE].iter().any(|at| self.long(*at).load(SeqCst) != 0)
     }
 
     /// Snapshots from this one on need no kept image.

@@ -282,6 +282,49 @@ fn an_idle_observer_reads_on_behind_the_last_writer() {
     assert_eq!(observer.sql("SELECT count(*) FROM t").unwrap(), "1");
 }
 
+/// An observer that detached comes again beside another one, after the last writer has closed.
+#[test]
+fn an_idle_observer_comes_again_beside_another_behind_the_last_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("db");
+    let mut writer = Remote::ours(&path);
+    writer.sql("CREATE TABLE t(n)").unwrap();
+    set_mode(dir.path(), 0o755);
+    for file in [path.clone(), dir.path().join("db-onewrite")] {
+        set_mode(&file, 0o444);
+    }
+    let observer = |idle: &str| {
+        let mut remote = Remote::start();
+        remote.ask("become 65534").unwrap();
+        remote.ask(&format!("ours {}?mode=ro&busy_ms=0&idle={idle}", path.display())).map(|_| remote)
+    };
+    const COUNT: &str = "SELECT count(*) FROM t";
+    let (mut idle, mut stays) = (observer("300ms").unwrap(), observer("0").unwrap());
+    writer.sql("INSERT INTO t VALUES (1)").unwrap();
+    assert_eq!((idle.sql(COUNT).unwrap(), stays.sql(COUNT).unwrap()), ("1".to_owned(), "1".to_owned()));
+    std::thread::sleep(Duration::from_millis(700));
+    writer.sql("INSERT INTO t VALUES (2)").unwrap();
+    writer.close();
+    assert_eq!((stays.sql(COUNT).unwrap(), idle.sql(COUNT).unwrap()), ("2".to_owned(), "2".to_owned()));
+    // A new one comes, too, and lets the others in.
+    stays.close();
+    let mut third = observer("0").unwrap();
+    assert_eq!(third.sql(COUNT).unwrap(), "2");
+    idle.kill();
+    assert_eq!(observer("0").unwrap().sql(COUNT).unwrap(), "2");
+    third.kill();
+    // Behind the last one only a writer may.
+    let refused = observer("0").and_then(|mut remote| remote.sql(COUNT)).unwrap_err();
+    assert_eq!(refused.0 & 0xff, rusqlite::ffi::SQLITE_CANTOPEN);
+    for file in [path.clone(), dir.path().join("db-onewrite")] {
+        set_mode(&file, 0o644);
+    }
+    let mut writer = Remote::ours(&path);
+    assert_eq!(writer.sql(COUNT).unwrap(), "2");
+    writer.close();
+    assert_eq!(Remote::stock(&path).sql(COUNT).unwrap(), "2");
+}
+
 /// A user who may only read the database reads beside the writers, keeps its snapshot while they
 /// checkpoint, and sees their commits (rule AnnounceThenLook).
 #[test]

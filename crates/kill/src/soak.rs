@@ -47,8 +47,8 @@ pub struct Soak {
     /// Directory for the database; otherwise a temporary one
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Processes also think within transactions, fork, and fall silent together for 3 and 12 s. Then
-    /// stock SQLite must be able to read the database
+    /// Processes also think within transactions, fork, and fall silent together for 3 and 12 s.
+    /// Then stock SQLite must be able to read the database
     #[arg(long)]
     silences: bool,
     /// Most memory that a process may have resident, in MiB

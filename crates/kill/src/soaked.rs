@@ -42,8 +42,8 @@ pub struct Part {
     pub silences: bool,
 }
 
-/// Milliseconds of work and of silence, in turn: two silences in a row are so unlike each other that
-/// no process takes them for a rhythm, in which it would stay attached.
+/// Milliseconds of work and of silence, in turn: two silences in a row are so unlike each other
+/// that no process takes them for a rhythm, in which it would stay attached.
 const WORK_MS: u64 = 5_000;
 const SILENCES_MS: [u64; 2] = [3_000, 12_000];
 

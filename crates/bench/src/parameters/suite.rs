@@ -49,9 +49,9 @@ pub struct CrowdOptions {
     /// How long a section of the suites threads and processes is measured
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(10..=600_000))]
     pub section_ms: u64,
-    /// How many connections the parts writers, concurrent, read-think-write and cold-start have, one
-    /// after the other: up to 128 [default: 1,2,4,8 and 16 threads; concurrent 1,2,4;
-    /// read-think-write 1,4,8; cold-start 1,2,4,8,16,32]
+    /// How many connections the parts writers, concurrent, read-think-write and cold-start have, in
+    /// turn: up to 128 [default: 1,2,4,8 and 16 threads; concurrent 1,2,4; read-think-write 1,4,8;
+    /// cold-start 1,2,4,8,16,32]
     #[arg(long, value_name = "N,N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=128))]
     pub connections: Vec<u16>,
     /// Rows that each transaction of the part concurrent reads: the time it takes inside (20000 are
@@ -86,7 +86,7 @@ pub enum CrowdPart {
     ReadThinkWrite,
     /// Processes (--connections) that start at once on a database that does not exist
     ColdStart,
-    /// A process that commits every 0.1, 1 and 5 s: writes, flushes and KiB of a commit, and the time
-    /// of the first one after a pause
+    /// A process that commits every 0.1, 1 and 5 s: writes, flushes and KiB of a commit, and the
+    /// time of the first one after a pause
     Periodic,
 }

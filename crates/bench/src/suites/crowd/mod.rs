@@ -10,7 +10,7 @@
 //! | `db-bench` | DB Bench of the byte-range-locking study, checkpoint delayed or not |
 //! | `read-think-write` | transactions that read, pause, and insert; and lookups beside them |
 //! | `cold-start` | processes that start at once on a database that does not exist |
-//! | `periodic` | a process that commits now and then: its calls, and the first commit after a pause |
+//! | `periodic` | a process that commits now and then: calls, and the first commit after a pause |
 //!
 //! Writers of another database take processors and device from a reader, and nothing else.
 //!
@@ -398,25 +398,34 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     }
     below.extend(failed.iter().map(|why| format!("Note: failed, and not done again: {why}")));
     let leads = leads(&rows);
+    print(&rows, &periodic, leads.iter().chain(&below), &parameters);
+    files.write(&CrowdJson { parameters: &parameters, results: &rows, periodic: &periodic }, || {
+        page::page(&parameters, (&rows, &periodic), &leads, &below)
+    })?;
+    ensure!(failed.is_empty(), "a part failed: {}", failed.join("; "));
+    Ok(())
+}
+
+fn print<'l>(
+    rows: &[CrowdRow],
+    periodic: &[PeriodicRow],
+    lines: impl Iterator<Item = &'l String>,
+    parameters: &CrowdParameters,
+) {
     let width = text::columns();
     if !rows.is_empty() {
-        println!("{}", table::table(&rows, width));
+        println!("{}", table::table(rows, width));
     }
     if !periodic.is_empty() {
-        println!("{}", periodic::table(&periodic));
+        println!("{}", periodic::table(periodic));
     }
-    for line in leads.iter().chain(&below) {
+    for line in lines {
         println!("{}", text::wrap(line, text::line(width), 2));
     }
     println!();
     for line in card::lines(&parameters.short(), text::line(width)) {
         println!("{line}");
     }
-    files.write(&CrowdJson { parameters: &parameters, results: &rows, periodic: &periodic }, || {
-        page::page(&parameters, (&rows, &periodic), &leads, &below)
-    })?;
-    ensure!(failed.is_empty(), "a part failed: {}", failed.join("; "));
-    Ok(())
 }
 
 /// Options that no part of the suite asked for heeds.

@@ -4,7 +4,7 @@
 //! they sleep most of the time. A second process of each is traced, for the counts.
 
 use super::engine::CrowdEngine;
-use super::worker::{Order, ROWS, VALUE_BYTES, keys};
+use super::worker::{ProcessOrder, ROWS, VALUE_BYTES, keys};
 use crate::counting::syscalls::{self, Marks};
 use crate::numbers::measure::{INTERRUPTED, NoProbe, Probe, median, round};
 use crate::numbers::random::Random;
@@ -145,7 +145,7 @@ fn prepare(c: &Connection, seed: u64) -> Result<()> {
 
 fn command(order: &PeriodicOrder) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["bench", "--worker", &serde_json::to_string(&Order::Periodic(order.clone()))?]);
+    command.args(["bench", "--worker", &serde_json::to_string(&ProcessOrder::Periodic(order.clone()))?]);
     Ok(command)
 }
 

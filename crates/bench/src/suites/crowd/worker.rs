@@ -77,7 +77,7 @@ pub struct WorkerOrder {
 
 /// The orders of a process of the suite.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Order {
+pub enum ProcessOrder {
     Connection(WorkerOrder),
     Periodic(PeriodicOrder),
 }
@@ -231,6 +231,26 @@ impl Doer<'_> {
         })
     }
 
+    /// `n` rows by their key, in one statement.
+    fn rows_in_turn(&mut self, n: u64, wait: &mut impl FnMut() -> Result<()>) -> Result<WorkerResult> {
+        let own = self.order.number;
+        let mut iterate = self.c.prepare(&format!("SELECT id, number, name FROM item{own} ORDER BY id LIMIT ?1"))?;
+        wait()?;
+        let mut found = 0;
+        let mut done = self.repeat(Bound::Count(1), false, |_, _| {
+            let mut all = iterate.query([n as i64])?;
+            found = 0;
+            while let Some(row) = all.next()? {
+                row.get_ref(2)?;
+                found += 1;
+            }
+            Ok(())
+        })?;
+        ensure!(found == n, "{found} rows in turn instead of {n}");
+        done.operations = n;
+        Ok(done)
+    }
+
     /// Prepares, waits for the others, and does it.
     fn step(&mut self, step: WorkerStep, wait: &mut impl FnMut() -> Result<()>) -> Result<WorkerResult> {
         let (rows, own) = (self.order.preloaded.1, self.order.number);
@@ -270,23 +290,7 @@ impl Doer<'_> {
                     search.query_row([key % rows as i64 * 7], |r| r.get_ref(0).map(drop))
                 })
             }
-            WorkerStep::ItemRows(n) => {
-                let mut iterate = sql(&format!("SELECT id, number, name FROM item{own} ORDER BY id LIMIT ?1"))?;
-                wait()?;
-                let mut found = 0;
-                let mut done = self.repeat(Bound::Count(1), false, |_, _| {
-                    let mut all = iterate.query([n as i64])?;
-                    found = 0;
-                    while let Some(row) = all.next()? {
-                        row.get_ref(2)?;
-                        found += 1;
-                    }
-                    Ok(())
-                })?;
-                ensure!(found == n, "{found} rows in turn instead of {n}");
-                done.operations = n;
-                Ok(done)
-            }
+            WorkerStep::ItemRows(n) => self.rows_in_turn(n, wait),
             WorkerStep::ItemDeletes(n) => {
                 let mut order: Vec<i64> = (0..rows as i64).collect();
                 self.random.shuffle(&mut order);
@@ -415,7 +419,7 @@ impl Worker {
             }
             WorkerKind::Processes => {
                 let mut child = Command::new(std::env::current_exe()?)
-                    .args(["bench", "--worker", &serde_json::to_string(&Order::Connection(order))?])
+                    .args(["bench", "--worker", &serde_json::to_string(&ProcessOrder::Connection(order))?])
                     .stdin(Stdio::piped())
                     .stdout(Stdio::piped())
                     .spawn()
@@ -476,8 +480,8 @@ impl Worker {
 /// The process of a connection: it is told `order` and speaks by lines.
 pub fn process(order: &str) -> Result<()> {
     let order = match serde_json::from_str(order).context("--worker is for the bench itself")? {
-        Order::Connection(order) => order,
-        Order::Periodic(order) => return periodic::process(&order),
+        ProcessOrder::Connection(order) => order,
+        ProcessOrder::Periodic(order) => return periodic::process(&order),
     };
     crate::engines::register_onewrite().map_err(anyhow::Error::msg)?;
     let say = |said: WorkerMessage| -> Result<()> {

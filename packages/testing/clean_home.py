@@ -182,7 +182,7 @@ def left(package: Package, who: Stranger, before: set[str]) -> list[str]:
     found = names([who.home]) - {kept}
     if who.user:
         # Others use these directories, too.
-        found |= {path for path in names(TEMPORARY, who.user) if not path.startswith(who.home)}
+        found |= {path for path in names(TEMPORARY, who.user) - before if not path.startswith(who.home)}
     if package.as_root:
         found |= names(SYSTEM) - before
     if who.user:
@@ -195,6 +195,9 @@ def attempt(name: str, package: Package) -> tuple[str, str]:
     """Whose home it was, and what went wrong, if anything did."""
     with stranger(name, package.tools) as who:
         before = names(SYSTEM if package.as_root else [])
+        if who.user:
+            # An earlier user had the same number.
+            before |= names(TEMPORARY, who.user)
         commands = typed(package, name, who)
         script = "".join(f"{command}\nprintf '{MARK}%d{MARK}' $?\n" for command in [*commands, *package.remove])
         done = who.run(script, package.as_root)

@@ -90,7 +90,7 @@ fn close_again(db: &Database, log: &LogFile, closed: Closed) -> Result<()> {
     if !waits && db.home.len().context(what)? > state.bytes() {
         db.home.set_len(state.bytes()).context(what)?;
     }
-    db.write_header(&state.final_header())?;
+    db.write_header(&db.with_asked(state.final_header())?)?;
     let newest = match newest.live && newest.session == mark.session {
         true => log.end(&newest, mark.tid)?,
         false => {
@@ -513,7 +513,7 @@ pub fn take_over(
         in_page.map_or(Ok(()), |in_page| in_page.write_again(db, &mut home, &recovered, pages))?;
     }
     // As the mark may be.
-    db.write_header(&recovered.marked_or_empty(mark))?;
+    db.write_header(&db.with_asked(recovered.marked_or_empty(mark))?)?;
     // The next slot overwrites the other one, and recovery needs one of the two until home is
     // marked anew: this one must be durable.
     let slot_at = slot.position();
@@ -531,7 +531,7 @@ pub fn take_over(
     let mut log = Log::start(log, next, options.psow, false)?;
     log.distrust_older_slot();
     home.mark = HomeMark::new(session, told_tid(log.slot(), db.facts()));
-    db.write_header(&recovered.marked_or_empty(home.mark))?;
+    db.write_header(&db.with_asked(recovered.marked_or_empty(home.mark))?)?;
     // No image there is needed any more (rule SlotBeforeReuse).
     log.give_rest_back(slot.ring_bytes)?;
     inner.set_state(Arc::new(recovered));

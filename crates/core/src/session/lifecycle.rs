@@ -157,7 +157,8 @@ impl Database {
         let last = if live { self.is_last(ADMIN_WAIT).and_then(keep_out) } else { Ok(true) };
         let last = last.and_then(|last| if live && last { self.check_mark_of_live().map(|()| last) } else { Ok(last) });
         let closed = match last {
-            Ok(true) => self.end_session(),
+            Ok(true) if live => self.end_session(),
+            Ok(true) => self.end_plain(),
             last => last.map(drop),
         };
         // Even after a failure: recovery needs all locks.
@@ -183,7 +184,7 @@ impl Database {
         drop(inner);
         if !keeps(Case::MarkOffLast) {
             let header = self.inner.lock().latest.final_header();
-            self.write_header(&header)?;
+            self.write_header(&self.with_asked(header)?)?;
         }
         if let Some(live) = writer.as_mut() {
             match sticky {
@@ -193,7 +194,8 @@ impl Database {
         }
         let mut inner = self.inner.lock();
         if !sticky {
-            return self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, self.ended());
+            let ended = self.closed(&inner);
+            return self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, ended);
         }
         if let Some(live) = writer.as_mut() {
             live.scheme.clone().detach(self, live, Some(&inner.latest))?;

@@ -19,6 +19,12 @@ const RESTER: ConnectionId = ConnectionId(0);
 /// Longest wait for a process that attaches or leaves.
 const ADMIN_WAIT: Duration = Duration::from_millis(5);
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Idle,
+    ForGood,
+}
+
 impl DatabaseState {
     fn can_rest(&self) -> bool {
         self.phase == Phase::Live && !self.options.sticky && !self.options.concurrent && self.is_unused()
@@ -36,6 +42,15 @@ impl Database {
         looked_after.then(|| inner.options.idle)
     }
 
+    /// As the process ends, none of its connections comes back.
+    pub fn rest_for_good(&self) -> Result<()> {
+        if self.rest_as(Rest::ForGood)? && self.inner.lock().phase == Phase::Unmarked {
+            self.end_plain()
+        } else {
+            Ok(())
+        }
+    }
+
     pub fn rest_if_quiet(&self, now: Instant) -> Result<()> {
         let is_over = {
             let mut inner = self.inner.lock();
@@ -48,20 +63,24 @@ impl Database {
 
     /// The last process leaves a plain file. True: detached.
     pub fn rest(&self) -> Result<bool> {
+        self.rest_as(Rest::Idle)
+    }
+
+    fn rest_as(&self, rest: Rest) -> Result<bool> {
         if !self.inner.lock().can_rest() || !self.facts().all_in_log() || self.undecided.lock().is_some() {
             return Ok(self.inner.lock().phase == Phase::Unmarked);
         }
         if !self.queue.acquire(RESTER, TurnClaim::Firm, Duration::ZERO) {
             return Ok(false);
         }
-        let rested = self.leave_unused();
+        let rested = self.leave_unused(rest);
         self.queue.release(RESTER);
         rested
     }
 
     /// The caller has the writer's place.
-    fn leave_unused(&self) -> Result<bool> {
-        let Some(member) = self.member() else { return self.leave_plain() };
+    fn leave_unused(&self, rest: Rest) -> Result<bool> {
+        let Some(member) = self.member() else { return self.leave_plain(rest) };
         if member.words.is_replaced() || member.is_undecided() {
             return Ok(false);
         }
@@ -72,7 +91,7 @@ impl Database {
         };
         let left = match is_last {
             Ok(true) => {
-                let left = self.leave_plain();
+                let left = self.leave_plain(rest);
                 if !matches!(left, Ok(true)) {
                     self.leave(false);
                 }
@@ -115,7 +134,7 @@ impl Database {
     }
 
     /// Readers that begin meanwhile wait, or keep the process attached.
-    fn leave_plain(&self) -> Result<bool> {
+    fn leave_plain(&self, rest: Rest) -> Result<bool> {
         self.keep_stock_out()?;
         let mut writer = self.writer.lock();
         let Some(live) = writer.as_mut() else { return Ok(false) };
@@ -129,7 +148,11 @@ impl Database {
         if !inner.can_rest() || !ends_turns(&inner) {
             return Ok(false);
         }
-        let done = self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, self.ended());
+        let ended = match rest {
+            Rest::Idle => self.ended(),
+            Rest::ForGood => self.closed(&inner),
+        };
+        let done = self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, ended);
         done.map_err(|e| inner.poison(e))?;
         locks::none(&*self.home)?;
         Ok(true)

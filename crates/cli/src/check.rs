@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 const LOOKS: u32 = 3;
 
 pub fn in_wal_mode(look: &Look) -> bool {
-    look.first.get(at::WRITE_VERSION) == Some(&2) || look.state.kind == FileKind::Wal || look.wal.is_some()
+    look.first.get(at::READ_VERSION) == Some(&2) || look.state.kind == FileKind::Wal || look.wal.is_some()
 }
 
 /// Checks a database, again where others were in the way.

@@ -147,6 +147,8 @@ fn leave_wal_mode(file: &Path) -> Result<()> {
     ensure!(mode != Mode::Wal, "{}: {}", file.display(), connection.why_stock());
     connection.lock(LockLevel::Shared)?;
     connection.unlock(LockLevel::None)?;
+    // Else the close would put it back.
+    connection.ask_for_wal(false);
     Ok(connection.close()?)
 }
 

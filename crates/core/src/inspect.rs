@@ -24,8 +24,8 @@ pub mod layout {
 /// The header of a database file, and the mark in it.
 pub mod home {
     pub use crate::sqlite_format::home::{
-        DatabaseHeader, FileKind, HomeMark, State, mark, page_bytes, page_count, put_counter, put_page_count, reserved,
-        unmark,
+        DatabaseHeader, FileKind, HomeMark, State, asks_for_wal, mark, page_bytes, page_count, put_counter,
+        put_page_count, reserved, unmark,
     };
 }
 

@@ -244,8 +244,8 @@ impl Source {
         let db = lent.db()?;
         db.execute_batch("BEGIN").map_err(explain)?;
         db.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(())).map_err(explain)?;
-        let mode: String = db.query_row("PRAGMA journal_mode", [], |row| row.get(0)).map_err(explain)?;
-        if mode == "wal" {
+        let status: String = db.query_row("PRAGMA onewrite_status", [], |row| row.get(0)).map_err(explain)?;
+        if status.starts_with("in_effect=no: the database is in WAL mode") {
             let file = file.display();
             let message = format!(
                 "others have {file} open in WAL mode, which goes past onewrite: close them, or open it through onewrite there"

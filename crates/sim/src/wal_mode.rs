@@ -4,6 +4,9 @@
 //!
 //! The result is read twice: as stock SQLite reads home and the valid part of the WAL, and through
 //! onewrite. Both find the same of the transactions that a power cut may leave.
+//!
+//! [`run_asked`] draws histories of a database that was asked for WAL mode. onewrite serves it and
+//! leaves it in that mode, and SQLite without onewrite goes on with a WAL.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::inspect::home::{FileKind, State, put_counter, put_page_count};
+use onewrite_core::inspect::home::{FileKind, State, asks_for_wal, mark, put_counter, put_page_count};
 use onewrite_core::inspect::layout::{home, put, wal};
 use onewrite_core::inspect::wal::WalHead;
 use onewrite_core::{Connection, Engine, LockLevel, Result};
@@ -72,13 +75,191 @@ pub fn run(seed: u64, counts: &Counts) -> std::result::Result<(), Violation> {
             }
             let home = crashed.snapshot_file(Path::new(HOME)).unwrap_or_default();
             let state = State::of_home(&home[..home.len().min(home::HEADER_BYTES)], home.len() as u64);
-            if state.kind != FileKind::Database || pages_of(&home, left.page_bytes) != left.states[at] {
+            let is_plain = matches!(state.kind, FileKind::Database | FileKind::Wal);
+            if !is_plain || pages_of(&home, left.page_bytes) != left.states[at] {
                 return Err(case(format!("a plain file of transaction {at} is expected, not {:?}", state.kind)));
             }
             commit_and_crash(&crashed, &left.states[at], left.page_bytes, &mut rng).map_err(case)?;
         }
     }
     Ok(())
+}
+
+/// A step of a history.
+enum Step {
+    /// Commits through onewrite; whether it asks for WAL mode first.
+    Session(usize, bool, End),
+    /// Transactions of SQLite without onewrite, whose WAL goes home at the end or stays.
+    Stock(usize, bool),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Close,
+    /// It was silent for long before.
+    Silent,
+    /// The process ends with its connection open.
+    Rest,
+    Die,
+}
+
+/// Checks one history.
+pub fn run_asked(seed: u64, counts: &Counts) -> std::result::Result<(), Violation> {
+    let mut rng = SplitMix64::new(seed ^ 0x3a2);
+    let config = SimConfig {
+        atomic_unit: [512, 4096][rng.below(2)],
+        sync_covers_creation: rng.below(2) == 0,
+        ..SimConfig::default()
+    };
+    let steps: Vec<Step> = (0..2 + rng.below(4))
+        .map(|n| match n == 0 || rng.below(5) < 3 {
+            true => Step::Session(
+                rng.below(3),
+                n == 0 || rng.below(4) == 0,
+                [End::Close, End::Silent, End::Rest, End::Die][rng.below(4)],
+            ),
+            false => Step::Stock(1 + rng.below(3), rng.below(2) == 0),
+        })
+        .collect();
+    let begun = SimDisk::new(config);
+    begun.put_file(Path::new(HOME), &asked_pages(0).concat());
+    let play = |stop: Option<u64>| {
+        let disk = begun.survive();
+        stop.iter().for_each(|stop| disk.stop_after(*stop));
+        let mut told = 0;
+        let played = steps.iter().try_fold(0, |n, step| play_step(&disk, step, n, &mut told, seed));
+        (disk, told, played.is_ok())
+    };
+    let (whole, all, ended) = play(None);
+    let bad = |disk: &SimDisk, what: String| Violation::on(disk, format!("{what} [asked, seed {seed}]"));
+    if !ended {
+        return Err(bad(&whole, "a step fails without a crash".to_owned()));
+    }
+    for stop in 0..=whole.ops() {
+        counts.crashes.fetch_add(1, Ordering::Relaxed);
+        let (disk, told, _) = play(Some(stop));
+        let crashed = disk.crash(rng.next_u64());
+        let case = |what: String| bad(&crashed, format!("operation {stop} of {}: {what}", whole.ops()));
+        let header = crashed.snapshot_file(Path::new(HOME)).unwrap_or_default();
+        let stock = match mark(&header) {
+            Some(_) => None,
+            None => Some(as_stock_reads(&crashed, ASKED_BYTES).map_err(case)?),
+        };
+        let found = through_onewrite(&crashed, ASKED_BYTES).map_err(|e| case(e.to_string()))?;
+        let at = (0..=all).rev().find(|n| pages_of(&asked_pages(*n).concat(), ASKED_BYTES) == found);
+        if at.is_none_or(|at| at < told) {
+            return Err(case(format!("{at:?} is found, and {told} transactions were acknowledged")));
+        }
+        if stock.is_some_and(|stock| stock != found) {
+            return Err(case(format!("onewrite finds another state than stock SQLite, transaction {at:?}")));
+        }
+        let home = crashed.snapshot_file(Path::new(HOME)).unwrap_or_default();
+        if mark(&home).is_some() || crashed.snapshot_file(Path::new(WAL)).is_some() {
+            return Err(case("a plain file without a WAL is expected behind a close".to_owned()));
+        }
+        let was_in_use = mark(&header).is_some() || header[home::READ_VERSION] == 2;
+        if was_in_use && asks_for_wal(&header) && home[home::WRITE_VERSION..=home::READ_VERSION] != [2, 2] {
+            return Err(case("a database that was asked for WAL mode is not in it behind a close".to_owned()));
+        }
+        let found = asked_pages(at.unwrap_or(0));
+        let found = pages_of(&found.concat(), ASKED_BYTES);
+        commit_and_crash(&crashed, &found, ASKED_BYTES, &mut rng).map_err(case)?;
+    }
+    Ok(())
+}
+
+const ASKED_BYTES: usize = 512;
+
+/// The pages behind `n` transactions, of which each writes one page.
+fn asked_pages(n: usize) -> Pages {
+    let newest = |at: usize| (1..=n).rev().find(|n| asked_page(*n) == at).unwrap_or(0);
+    let mut pages = vec![first_page(ASKED_BYTES, 4, 7, false)];
+    pages.extend((1..4).map(|at| vec![newest(at) as u8; ASKED_BYTES]));
+    pages
+}
+
+fn asked_page(n: usize) -> usize {
+    1 + n % 3
+}
+
+/// Behind `n` transactions. `told`: how many were acknowledged.
+fn play_step(
+    disk: &SimDisk,
+    step: &Step,
+    mut n: usize,
+    told: &mut usize,
+    seed: u64,
+) -> std::result::Result<usize, String> {
+    let engine = |e: onewrite_core::Error| e.to_string();
+    let io = |e: std::io::Error| e.to_string();
+    match *step {
+        Step::Session(commits, asks, end) => {
+            let mut c = connect(disk).map_err(engine)?;
+            if asks {
+                c.ask_for_wal(true);
+            }
+            for _ in 0..commits {
+                n += 1;
+                commit(&mut c, asked_page(n), &[n as u8; ASKED_BYTES]).map_err(engine)?;
+                *told = n;
+            }
+            match end {
+                End::Close => c.close().map_err(engine)?,
+                End::Silent => {
+                    let later = |minutes: u64| std::time::Instant::now() + std::time::Duration::from_secs(60 * minutes);
+                    for minutes in 1..4 {
+                        c.engine().look_after(later(10 * minutes), |_, _| {});
+                    }
+                    c.close().map_err(engine)?;
+                }
+                End::Rest => {
+                    let failed = std::cell::RefCell::new(false);
+                    c.engine().rest(|_, _| *failed.borrow_mut() = true);
+                    c.abandon("its process has ended");
+                    if failed.into_inner() {
+                        return Err("the rest failed".to_owned());
+                    }
+                }
+                End::Die => c.abandon("its process died"),
+            }
+        }
+        Step::Stock(transactions, ends) => {
+            let home = disk.open(Path::new(HOME), OpenMode::ReadWrite).map_err(io)?;
+            let mut mode = [0; 2];
+            home.read_at(&mut mode, home::WRITE_VERSION as u64).map_err(io)?;
+            if mode != [2, 2] || disk.exists(Path::new(WAL)).map_err(io)? {
+                return Ok(n);
+            }
+            let file = disk.open(Path::new(WAL), OpenMode::Create).map_err(io)?;
+            let mut log = Sealed::new(ASKED_BYTES, &mut SplitMix64::new(seed ^ n as u64));
+            for _ in 0..transactions {
+                n += 1;
+                log.add(asked_page(n), 4, &[n as u8; ASKED_BYTES]);
+                file.write_at(&log.bytes, 0).map_err(io)?;
+                file.sync().map_err(io)?;
+                disk.sync_dir_of(Path::new(WAL)).map_err(io)?;
+                *told = n;
+            }
+            if ends {
+                for (at, page) in asked_pages(n).iter().enumerate().skip(1) {
+                    home.write_at(page, (at * ASKED_BYTES) as u64).map_err(io)?;
+                }
+                home.sync().map_err(io)?;
+                disk.remove(Path::new(WAL)).map_err(io)?;
+            }
+        }
+    }
+    Ok(n)
+}
+
+fn commit(c: &mut Connection, page: usize, image: &[u8]) -> Result<()> {
+    c.lock(LockLevel::Shared)?;
+    c.lock(LockLevel::Reserved)?;
+    c.write_at(image, (page * image.len()) as u64)?;
+    c.prepare(None)?;
+    c.sync()?;
+    c.commit()?;
+    c.unlock(LockLevel::None)
 }
 
 /// A later commit survives another crash, and no WAL comes back.
@@ -94,13 +275,7 @@ fn commit_and_crash(
     expected[last] = vec![0xc5; page_bytes];
     let committed = || -> Result<SimDisk> {
         let mut c = connect(disk)?;
-        c.lock(LockLevel::Shared)?;
-        c.lock(LockLevel::Reserved)?;
-        c.write_at(&expected[last], (last * page_bytes) as u64)?;
-        c.prepare(None)?;
-        c.sync()?;
-        c.commit()?;
-        c.unlock(LockLevel::None)?;
+        commit(&mut c, last, &expected[last])?;
         let crashed = disk.survive();
         if closes {
             c.close()?;

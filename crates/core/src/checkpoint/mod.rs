@@ -336,7 +336,7 @@ pub fn write_pages(
             ImageLocation::Home => continue,
         }
         if *page == PageNo::HEADER && keeps(Case::MarkStays) {
-            let header = state.marked_header(home.mark);
+            let header = db.with_asked(state.marked_header(home.mark))?;
             run.get_mut(from..from + header.len()).unwrap_or_default().copy_from_slice(&header);
         }
         count += 1;

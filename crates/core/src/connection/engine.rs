@@ -161,7 +161,7 @@ impl Engine {
         let _closes_wait = self.looking.lock();
         let databases: Vec<_> = self.databases.lock().values().cloned().collect();
         for db in databases {
-            if let Err(e) = db.rest() {
+            if let Err(e) = db.rest_for_good() {
                 failed(&db.path, &e);
             }
         }

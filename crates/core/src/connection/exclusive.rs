@@ -101,7 +101,7 @@ impl Connection {
     fn keep_for_good(&mut self, snapshot: &State) -> Result<()> {
         let wait = Duration::from_millis(self.busy_ms);
         let had = self.db.queue.holds(self.id);
-        self.acquire_place()?;
+        self.acquire_place(wait)?;
         let entered = self.db.enter(true, wait);
         if entered.is_ok() {
             self.place = WriterTurn::Firm;

@@ -433,6 +433,10 @@ impl Connection {
             }
             (state, mark) = db.read_state()?;
         }
+        if !is_unmarked && !self.ships {
+            // It was in use, and goes where it was asked to be.
+            inner.left_wal = Some(Box::new([0; at::HEADER_BYTES]));
+        }
         if self.leaves_wal_mode(&state, inner)? {
             if !self.leave_wal_mode(inner)? {
                 return self.look(db, writer, inner);
@@ -600,8 +604,8 @@ impl Connection {
         wait::expect(&self.db, self.id, self.grace(), self.waits.ticket);
     }
 
-    pub(super) fn acquire_place(&self) -> Result<()> {
-        match self.db.queue.acquire(self.id, TurnClaim::Firm, Duration::from_millis(self.busy_ms)) {
+    pub(super) fn acquire_place(&self, wait: Duration) -> Result<()> {
+        match self.db.queue.acquire(self.id, TurnClaim::Firm, wait) {
             true => Ok(()),
             false => Err(busy_here()),
         }
@@ -634,6 +638,7 @@ impl Connection {
         let db = &*self.db;
         let mut writer = db.writer.lock();
         db.see_to_files(&mut writer)?;
+        writer.as_ref().map_or(Ok(()), |live| db.tell_asked(live))?;
         let mut inner = db.inner.lock();
         inner.check()?;
         if !inner.is_newest(snapshot) {
@@ -761,8 +766,9 @@ impl Connection {
     pub(super) fn take_place_again(&mut self) -> Result<()> {
         let WriterTurn::Given { in_turn } = self.place else { return Ok(()) };
         self.habit.returns_lock = false;
-        self.acquire_place()?;
-        if !in_turn && let Err(e) = self.db.enter(true, Duration::from_millis(self.busy_ms)) {
+        let wait = Duration::from_millis(self.busy_ms);
+        self.acquire_place(wait)?;
+        if !in_turn && let Err(e) = self.db.enter(true, wait) {
             self.db.queue.release(self.id);
             return Err(e);
         }

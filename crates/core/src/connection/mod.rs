@@ -50,7 +50,7 @@ use crate::base::error::{Error, Result};
 use crate::base::options::{Options, Split, Updates, Wal};
 use crate::base::types::PageNo;
 use crate::database::queue::ConnectionId;
-use crate::database::{Database, Phase};
+use crate::database::{Database, LiveDatabase, Phase};
 use crate::disk::FileId;
 use crate::pages::ahead::ReadAhead;
 use crate::recovery::recover;
@@ -339,21 +339,22 @@ impl Connection {
     }
 
     fn checkpoint_locked(&mut self) -> Result<()> {
-        let db = self.db.clone();
-        let wait = Duration::from_millis(self.busy_ms);
-        let had = db.queue.holds(self.id);
         if self.role.txn().is_some_and(|txn| !txn.is_untouched()) || self.is_aside() {
             return Err(Error::Busy("this connection is writing; checkpoint after its commit".into()));
         }
+        self.with_turn(Duration::from_millis(self.busy_ms), |db, live| {
+            crate::checkpoint::checkpoint(db, live, crate::log::ring::StreamedImages::Drop)
+        })
+    }
+
+    fn with_turn(&self, wait: Duration, act: impl FnOnce(&Database, &mut LiveDatabase) -> Result<()>) -> Result<()> {
+        let db = &*self.db;
+        let had = db.queue.holds(self.id);
         if !had {
-            self.acquire_place()?;
+            self.acquire_place(wait)?;
         }
-        let entered = db.enter(true, wait);
-        let done = entered.and_then(|()| {
-            let done = match db.writer.lock().as_mut() {
-                Some(live) => crate::checkpoint::checkpoint(&db, live, crate::log::ring::StreamedImages::Drop),
-                None => Ok(()),
-            };
+        let done = db.enter(true, wait).and_then(|()| {
+            let done = db.writer.lock().as_mut().map_or(Ok(()), |live| act(db, live));
             db.leave(false);
             done
         });

@@ -33,7 +33,7 @@ pub mod state_lock;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::RwLock;
@@ -113,6 +113,8 @@ pub struct DatabaseState {
     pub tid_before: Tid,
     pub was_used: bool,
     pub pace: pace::Pace,
+    /// The header with which this process took home out of WAL mode.
+    pub left_wal: Option<Box<DatabaseHeader>>,
 }
 
 impl DatabaseState {
@@ -308,6 +310,8 @@ pub struct Database {
     pub(crate) spans_aside: AtomicBool,
     pub(crate) attached: AttachHook,
     pub(crate) tends: AtomicU64,
+    /// A change that the header lacks (`session/asked.rs`).
+    pub(crate) wal_asked: AtomicU8,
     /// Some processes may still be attached to them.
     pub(crate) lost_logs: Mutex<Vec<LogFile>>,
     schemes: Schemes,
@@ -372,6 +376,7 @@ impl Database {
                 tid_before: Tid::HOME,
                 was_used: false,
                 pace: pace::Pace::default(),
+                left_wal: None,
             }),
             writer: parking_lot::Mutex::new(None),
             write_back: Mutex::new(None),
@@ -379,6 +384,7 @@ impl Database {
             spans_aside: AtomicBool::new(false),
             attached: AttachHook::default(),
             tends: AtomicU64::new(0),
+            wal_asked: AtomicU8::new(0),
             lost_logs: Mutex::default(),
             schemes,
             scheme,

@@ -181,8 +181,9 @@ pub fn is_next(newest: &Slot, mark: &HomeMark) -> bool {
     newest.live && follows_session(newest.session, mark.session) && newest.base_tid == mark.tid.next()
 }
 
-/// Taking the mark off adds two to home's change counter, putting it on nothing.
-const COUNTS_OF_A_CLOSE: u32 = 2;
+/// Taking the mark off adds two to home's change counter, putting it on nothing, and the next open
+/// of a database that asks for WAL mode one.
+const COUNTS_OF_A_CLOSE: u32 = 3;
 
 fn unmarked(evidence: &mut impl Evidence) -> Result<Pairing> {
     let Some(newest) = evidence.slots().first().cloned() else { return Ok(Pairing::Damaged) };
@@ -393,8 +394,8 @@ mod tests {
     fn every_row_of_a_home_without_a_mark() {
         let cases = [
             (0u32, "near"),
-            (2, "near"),
-            (3, "ahead"),
+            (3, "near"),
+            (4, "ahead"),
             (0x7fff_ffff, "ahead"),
             (0x8000_0000, "behind"),
             (u32::MAX, "behind"),
@@ -432,10 +433,10 @@ mod tests {
     fn a_home_at_the_ceiling_of_its_slot() {
         let rested = Slot { in_place: true, page_count: PAGE_COUNT_IN_HOME, ..slot(4, SESSION, true, LAST) };
         for (home_counter, is_noted, count, expected) in [
-            (502, true, 0, "closed"),
-            (503, true, 0, "home newer"),
-            (502, false, 0, "other file"),
-            (502, true, 1, "home newer"),
+            (503, true, 0, "closed"),
+            (504, true, 0, "home newer"),
+            (503, false, 0, "other file"),
+            (503, true, 1, "home newer"),
         ] {
             let records = LiveRecords { counter: 100, ..records(count, false, false, LAST) };
             let left = Left { records, home_counter, is_noted };

@@ -81,7 +81,7 @@ pub fn end_again(db: &Database, log: &LogFile, evidence: &mut HomeAndLog<'_>) ->
     if !waits && db.home.len().context(what)? > state.bytes() {
         db.home.set_len(state.bytes()).context(what)?;
     }
-    db.write_header(&state.final_header())?;
+    db.write_header(&db.with_asked(state.final_header())?)?;
     if !newest.live {
         return log.give_back(&newest);
     }
@@ -505,7 +505,7 @@ pub fn take_over(
         in_page.map_or(Ok(()), |in_page| in_page.write_again(db, &mut home, &recovered, pages))?;
     }
     // As the mark may be.
-    db.write_header(&recovered.marked_or_empty(mark))?;
+    db.write_header(&db.with_asked(recovered.marked_or_empty(mark))?)?;
     // The next slot overwrites the other one, and recovery needs one of the two until home is
     // marked anew: this one must be durable.
     let slot_at = slot.position();
@@ -523,7 +523,7 @@ pub fn take_over(
     let mut log = Log::start(log, next, options.psow, false)?;
     log.distrust_older_slot();
     home.mark = HomeMark::new(session, told_tid(log.slot(), db.facts()));
-    db.write_header(&recovered.marked_or_empty(home.mark))?;
+    db.write_header(&db.with_asked(recovered.marked_or_empty(home.mark))?)?;
     // No image there is needed any more (rule SlotBeforeReuse).
     log.give_rest_back(slot.ring_bytes)?;
     inner.set_state(Arc::new(recovered));

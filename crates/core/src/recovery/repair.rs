@@ -231,7 +231,7 @@ impl Repair {
                 db.home.len().context(what)?
             )));
         }
-        db.write_header(&state.final_header())
+        db.write_header(&db.with_asked(state.final_header())?)
     }
 
     fn check_journal(&self) -> Result<()> {

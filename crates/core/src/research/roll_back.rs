@@ -170,7 +170,7 @@ pub fn rest(db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
     write_pages(db, &*db.home, &mut home, &recovered, first)?;
     fit_length(db, &*db.home, &mut home, &recovered)?;
     beside::remove_second(&*db.disk, &db.path)?;
-    db.write_header(&recovered.final_header())?;
+    db.write_header(&db.with_asked(recovered.final_header())?)?;
     let ended = log.end(slot, slot.session, slot.base_tid)?;
     if db.wipes_log.load(Ordering::Relaxed) {
         log.flush()?;

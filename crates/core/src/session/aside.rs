@@ -44,9 +44,15 @@ pub fn step_aside(
         }
     };
     let unmarked = {
+        let asked = db.asks_for_wal()?;
         let mut inner = db.inner.lock();
-        db.take_off_mark(writer, &mut inner, StreamedImages::Keep, MarkRemoval::Durable)
-            .map(|()| inner.phase = Phase::Aside(me))
+        db.take_off_mark(writer, &mut inner, StreamedImages::Keep, MarkRemoval::Durable).map(|()| {
+            inner.phase = Phase::Aside(me);
+            // SQLite writes the page 1 that it was shown.
+            if asked {
+                db.ask_for_wal(asked);
+            }
+        })
     };
     // Home needs the log while the mark may be on the disk.
     let done = unmarked.and_then(|()| {

@@ -122,7 +122,7 @@ impl Database {
 
     /// LIVE → UNMARKED: the next write starts with other options. `Busy` beside other processes.
     pub fn detach_for_options(&self) -> Result<()> {
-        let leave = || self.leave_plain(MarkRemoval::Durable, |_| true).map(drop);
+        let leave = || self.leave_plain(|_| Some(MarkRemoval::Durable)).map(drop);
         let Some(member) = self.member() else { return leave() };
         self.be_alone(&member, Duration::ZERO)?;
         let left = self.enter(true, Duration::ZERO).and_then(|()| leave());
@@ -137,7 +137,8 @@ impl Database {
         let keep_out = |last: bool| if last { self.keep_stock_out().map(|()| true) } else { Ok(false) };
         let last = if live { self.is_last(ADMIN_WAIT).and_then(keep_out) } else { Ok(true) };
         let closed = match last {
-            Ok(true) => self.end_session(),
+            Ok(true) if live => self.end_session(),
+            Ok(true) => self.end_plain(),
             last => last.map(drop),
         };
         // Even after a failure: recovery needs all locks.
@@ -167,7 +168,7 @@ impl Database {
         }
         if !keeps(Case::MarkOffLast) {
             let header = self.inner.lock().latest.final_header();
-            self.write_header(&header)?;
+            self.write_header(&self.with_asked(header)?)?;
         }
         if let Some(live) = writer.as_mut() {
             match sticky {
@@ -177,7 +178,8 @@ impl Database {
         }
         let mut inner = self.inner.lock();
         if !sticky {
-            return self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, self.ended());
+            let ended = self.closed(&inner);
+            return self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, ended);
         }
         if let Some(live) = writer.as_mut() {
             live.scheme.clone().detach(self, live, Some(&inner.latest))?;

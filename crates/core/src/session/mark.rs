@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::base::error::{Error, IoContext, Result};
-use crate::base::layout::BLOCK_BYTES_MIN;
 use crate::base::layout::lock_bytes::SLOTS;
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
+use crate::base::layout::{BLOCK_BYTES_MIN, home as at};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, Tid};
 use crate::database::identity::is_mark_of;
@@ -24,7 +24,7 @@ use crate::log::slot::{Slot, session_after};
 use crate::pairing::Pairing;
 use crate::pairing::evidence::HomeAndLog;
 use crate::shared::{kept, member, users};
-use crate::sqlite_format::home::{DatabaseHeader, FileKind, HomeMark, State};
+use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, HomeMark, State};
 
 /// Longest wait for the log after home was given back.
 const OTHERS_LEAVE: Duration = Duration::from_millis(10);
@@ -69,6 +69,8 @@ pub enum MarkRemoval {
     Durable,
     /// It is flushed unless the log proves the session's end.
     Proven,
+    /// Durable, and home goes into WAL mode.
+    IntoWal,
 }
 
 impl Database {
@@ -99,7 +101,9 @@ impl Database {
         (unlinked, proof_bytes): (bool, u64),
     ) -> Result<u64> {
         let seal = if mark.tentative && !unlinked { self.seal_beside_home(log.file())? } else { None };
-        self.write_mark(inner, &state.marked_or_empty(mark), seal.is_some())?;
+        let marked = self.with_asked(state.marked_or_empty(mark))?;
+        self.write_mark(inner, &marked, seal.is_some())?;
+        self.note_header(&marked);
         if let Some(seal) = seal {
             log.mark_with_first_record(self.home.clone(), seal, proof_bytes);
         }
@@ -270,7 +274,10 @@ impl Database {
             if live.home.bytes != state.bytes() || live.home.reserved_bytes > 0 {
                 self.home.set_len(state.bytes()).context(|| self.what("cannot fit the length of"))?;
             }
-            let header = state.final_header();
+            let mut header = self.with_asked(state.final_header())?;
+            if ended == MarkRemoval::IntoWal {
+                home::put_wal(&mut header);
+            }
             match is_proven {
                 true => {
                     self.home.write_at(&header, 0).context(|| self.what("cannot write the header of"))?;
@@ -279,6 +286,9 @@ impl Database {
                 }
                 false => self.write_header(&header)?,
             }
+            self.note_header(&header);
+            let comes_back = home::asks_for_wal(&header) && ended != MarkRemoval::IntoWal;
+            inner.left_wal = comes_back.then(|| Box::new([0; at::HEADER_BYTES]));
         }
         live.log.invalidate(stream, wipes)?;
         if stream == StreamedImages::Drop && live.scheme.facts().all_in_log() && !live.log.is_sealed() {

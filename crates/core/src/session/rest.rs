@@ -20,6 +20,12 @@ const RESTER: ConnectionId = ConnectionId(0);
 /// Longest wait for a process that attaches or leaves.
 const ADMIN_WAIT: Duration = Duration::from_millis(5);
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Idle,
+    ForGood,
+}
+
 impl Database {
     fn can_rest(&self, inner: &DatabaseState) -> bool {
         let options = &inner.options;
@@ -36,6 +42,15 @@ impl Database {
         looked_after.then(|| inner.options.idle)
     }
 
+    /// As the process ends, none of its connections comes back.
+    pub fn rest_for_good(&self) -> Result<()> {
+        if self.rest_as(Rest::ForGood)? && self.inner.lock().phase == Phase::Unmarked {
+            self.end_plain()
+        } else {
+            Ok(())
+        }
+    }
+
     pub fn rest_if_quiet(&self, now: Instant) -> Result<()> {
         let is_over = {
             let mut inner = self.inner.lock();
@@ -48,20 +63,24 @@ impl Database {
 
     /// The last process leaves a plain file. True: detached.
     pub fn rest(&self) -> Result<bool> {
+        self.rest_as(Rest::Idle)
+    }
+
+    fn rest_as(&self, rest: Rest) -> Result<bool> {
         if !self.can_rest(&self.inner.lock()) || !self.facts().all_in_log() || self.undecided.lock().is_some() {
             return Ok(self.inner.lock().phase == Phase::Unmarked);
         }
         if !self.queue.acquire(RESTER, TurnClaim::Firm, Duration::ZERO) {
             return Ok(false);
         }
-        let rested = self.leave_unused();
+        let rested = self.leave_unused(rest);
         self.queue.release(RESTER);
         rested
     }
 
     /// The caller has the writer's place.
-    fn leave_unused(&self) -> Result<bool> {
-        let Some(member) = self.member() else { return self.rest_plain() };
+    fn leave_unused(&self, rest: Rest) -> Result<bool> {
+        let Some(member) = self.member() else { return self.rest_plain(rest) };
         if member.words.is_replaced() || member.is_undecided() {
             return Ok(false);
         }
@@ -71,7 +90,7 @@ impl Database {
             false => self.is_last(ADMIN_WAIT),
         };
         let left = match is_last {
-            Ok(true) => self.rest_plain(),
+            Ok(true) => self.rest_plain(rest),
             // Behind the last process that may write the log, the others could not come again.
             Ok(false) if !matches!(member.has_living_others(), Ok(true)) => Ok(false),
             // Behind a lost log no process would come again.
@@ -110,23 +129,21 @@ impl Database {
 
     /// The caller has the writer's place, which stays only behind an end. Readers that begin
     /// meanwhile wait, or have `may` refuse.
-    pub(super) fn leave_plain(&self, ended: MarkRemoval, may: impl FnOnce(&DatabaseState) -> bool) -> Result<bool> {
-        let left = self.make_plain(ended, may);
+    pub(super) fn leave_plain(&self, may: impl FnOnce(&DatabaseState) -> Option<MarkRemoval>) -> Result<bool> {
+        let left = self.make_plain(may);
         if !matches!(left, Ok(true)) {
             self.leave(false);
         }
         left
     }
 
-    fn make_plain(&self, ended: MarkRemoval, may: impl FnOnce(&DatabaseState) -> bool) -> Result<bool> {
+    fn make_plain(&self, may: impl FnOnce(&DatabaseState) -> Option<MarkRemoval>) -> Result<bool> {
         self.keep_stock_out()?;
         let mut writer = self.writer.lock();
         let Some(live) = writer.as_mut() else { return Ok(false) };
         checkpoint::bring_home(self, live)?;
         let mut inner = self.inner.lock();
-        if !may(&inner) {
-            return Ok(false);
-        }
+        let Some(ended) = may(&inner) else { return Ok(false) };
         // After an error, mark and names are unknown.
         let done = self.take_off_mark(&mut writer, &mut inner, StreamedImages::Drop, ended);
         done.map_err(|e| inner.poison(e))?;
@@ -134,9 +151,13 @@ impl Database {
         Ok(true)
     }
 
-    fn rest_plain(&self) -> Result<bool> {
+    fn rest_plain(&self, rest: Rest) -> Result<bool> {
         let ends_turns = |inner: &DatabaseState| inner.member.as_ref().is_none_or(|member| member.end_turns(1));
-        match self.leave_plain(self.ended(), |inner| self.can_rest(inner) && ends_turns(inner)) {
+        let ended = |inner: &DatabaseState| match rest {
+            Rest::Idle => self.ended(),
+            Rest::ForGood => self.closed(inner),
+        };
+        match self.leave_plain(|inner| (self.can_rest(inner) && ends_turns(inner)).then(|| ended(inner))) {
             // It stays attached.
             Err(e) if e.is_short() && self.inner.lock().check().is_ok() => Ok(false),
             left => left,

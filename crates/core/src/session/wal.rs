@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use rustc_hash::FxHashMap;
 
 use crate::base::error::{Error, IoContext, Result};
-use crate::base::layout::{be_u32, home as at, put, wal};
+use crate::base::layout::{be_u32, home as at, wal};
 use crate::base::memory::{self, Room};
 use crate::base::rules::{Case, keeps};
 use crate::database::Database;
@@ -144,8 +144,10 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
     } else if had_index {
         db.disk.sync_dir_of(&log).context(what)?;
     }
+    // Without a WAL, the file is the same in either mode.
+    let is_same = file.is_none() && !had_index;
     put_header(db, state, committed.map_or(state.page_count, |committed| committed.page_count), &what)?;
-    if keeps(Case::HomeBeforeWalGoes) {
+    if !is_same && keeps(Case::HomeBeforeWalGoes) {
         db.sync_home()?;
     }
     Ok(None)
@@ -154,8 +156,8 @@ pub fn leave(db: &Database, state: &State) -> Result<Option<String>> {
 /// A removal that is undone would put the WAL beside a changed file (rule WalBeforeHome).
 pub fn discard(db: &Database) -> Result<()> {
     let what = || db.what("cannot remove the WAL of");
-    remove(db, db.wal_path()).context(what)?;
-    db.disk.sync_dir_of(db.wal_path()).context(what)
+    // The removal by a dead process is flushed before the mark (rule LogBeforeMark).
+    if remove(db, db.wal_path()).context(what)? { db.disk.sync_dir_of(db.wal_path()).context(what) } else { Ok(()) }
 }
 
 fn remove(db: &Database, path: &Path) -> io::Result<bool> {
@@ -224,7 +226,7 @@ fn put_header(db: &Database, state: &State, page_count: u32, what: &dyn Fn() -> 
         return Err(Error::Corrupt(format!("{}: the first page in its WAL is not a database's", what())));
     }
     let counter = be_u32(&first, at::CHANGE_COUNTER).unwrap_or(0);
-    put(&mut first, at::WRITE_VERSION, &[1, 1]);
+    home::put_rollback(&mut first);
     home::put_counter(&mut first, counter.wrapping_add(1));
     home::put_page_count(&mut first, page_count);
     db.home.write_at(&first, 0).context(what)

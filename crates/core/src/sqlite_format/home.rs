@@ -124,8 +124,8 @@ impl State {
         };
         state.page_bytes = page_bytes;
         state.kind = match (write, read) {
-            (1, 1) => FileKind::Database,
-            (2, _) | (_, 2) => FileKind::Wal,
+            (1 | ASKED, 1) => FileKind::Database,
+            (_, WAL) => FileKind::Wal,
             _ => FileKind::Foreign,
         };
         let counter = be_u32(&header, at::CHANGE_COUNTER).unwrap_or(0);
@@ -166,6 +166,9 @@ impl State {
 
     fn show(&mut self) {
         unmark(&mut self.header);
+        if mode(&self.header) == Some([ASKED, 1]) {
+            put(&mut self.header, at::WRITE_VERSION, &[1]);
+        }
         put_counter(&mut self.header, self.change_counter);
         put(&mut self.header, at::PAGE_COUNT, &self.page_count.to_be_bytes());
     }
@@ -203,7 +206,8 @@ impl State {
 fn is_cut_short(first: &[u8]) -> bool {
     let whole = empty_marked(4096, HomeMark::new(0, Tid(0)));
     let mark = at::SESSION..at::SESSION + at::MARK_BYTES;
-    let begins = first.iter().zip(&whole).enumerate().all(|(at, (a, b))| a == b || mark.contains(&at));
+    let may_differ = |n: usize, byte| mark.contains(&n) || (n == at::WRITE_VERSION && byte == ASKED);
+    let begins = first.iter().zip(&whole).enumerate().all(|(at, (a, b))| a == b || may_differ(at, *a));
     first.iter().all(|b| *b == 0) || (first.len() <= whole.len() && begins)
 }
 
@@ -255,13 +259,40 @@ pub fn has_room(header: &[u8]) -> bool {
 }
 
 pub fn wants_wal(header: &[u8]) -> bool {
-    header.get(at::WRITE_VERSION) == Some(&2) || header.get(at::READ_VERSION) == Some(&2)
+    header.get(at::WRITE_VERSION) == Some(&ASKED) || header.get(at::READ_VERSION) == Some(&WAL)
+}
+
+/// [`at::WRITE_VERSION`] of a database that was asked for WAL mode, in whichever mode it is.
+const ASKED: u8 = 2;
+/// [`at::READ_VERSION`] of a file in WAL mode.
+const WAL: u8 = 2;
+
+fn mode(header: &[u8]) -> Option<[u8; 2]> {
+    header.get(at::WRITE_VERSION..=at::READ_VERSION)?.try_into().ok()
+}
+
+/// Whether WAL mode was asked for, of a home that may carry the mark.
+pub fn asks_for_wal(header: &[u8]) -> bool {
+    matches!(mode(header), Some([ASKED, 1 | WAL | at::MARK])) && header.starts_with(at::MAGIC)
+}
+
+/// Sets whether WAL mode is asked for; the mode stays.
+pub fn put_asked(header: &mut [u8], asked: bool) {
+    put(header, at::WRITE_VERSION, &[if asked { ASKED } else { 1 }]);
+}
+
+/// Takes it out of WAL mode; whether that is asked for stays.
+pub fn put_rollback(header: &mut [u8]) {
+    put(header, at::READ_VERSION, &[1]);
+}
+
+/// Puts a file that was asked to into WAL mode.
+pub fn put_wal(header: &mut [u8]) {
+    put(header, at::WRITE_VERSION, &[ASKED, WAL]);
 }
 
 pub fn has_rollback_journal(header: &[u8]) -> bool {
-    header.starts_with(at::MAGIC)
-        && page_bytes(header).is_some()
-        && header.get(at::WRITE_VERSION..=at::READ_VERSION) == Some(&[1, 1])
+    header.starts_with(at::MAGIC) && page_bytes(header).is_some() && matches!(mode(header), Some([1 | ASKED, 1]))
 }
 
 /// The mark in a header, if it is on.
@@ -278,7 +309,7 @@ pub fn mark(header: &[u8]) -> Option<HomeMark> {
 /// Removes the mark.
 pub fn unmark(header: &mut [u8]) {
     if header.get(at::READ_VERSION) == Some(&at::MARK) {
-        put(header, at::READ_VERSION, &[1]);
+        put(header, at::WRITE_VERSION, &[1, 1]);
         put(header, at::SESSION, &[0; at::MARK_BYTES]);
     }
 }

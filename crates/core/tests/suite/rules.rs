@@ -382,6 +382,32 @@ fn each_rule_is_tried() {
 }
 
 #[test]
+fn each_row_of_other_tools_names_a_test_that_is_there() {
+    let page = fs::read_to_string(root().join("docs/living-together.md")).unwrap();
+    let (sources, mut complaints, mut tool, mut count) = (sources(), Vec::new(), "", 0);
+    for line in page.lines() {
+        if let Some(heading) = line.strip_prefix("## ") {
+            tool = heading;
+        }
+        let is_row = line.starts_with("| ") && !line.starts_with("| state |");
+        if tool.is_empty() || !is_row {
+            continue;
+        }
+        count += 1;
+        let named = code(line.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default());
+        let is_there = |named: &String| {
+            let (file, function) = named.split_once("::")?;
+            sources.get(file).filter(|text| text.contains(&format!("#[test]\nfn {function}()")))
+        };
+        if named.is_empty() || !named.iter().all(|named| is_there(named).is_some()) {
+            complaints.push(format!("{tool}: no such test: {line}"));
+        }
+    }
+    none(complaints);
+    assert!(count > 30, "{count} rows were found");
+}
+
+#[test]
 fn each_citation_is_of_a_rule_by_its_name() {
     let (entries, root) = (entries(), root());
     let rules: BTreeSet<&String> = entries.iter().map(|entry| &entry.name).collect();

@@ -46,6 +46,6 @@ fn what_is_checkpointed_until_nobody_else_has_the_file_counts() {
         let file = sim.open(Path::new("/db"), OpenMode::ReadOnly).unwrap();
         let mut header = vec![0; PAGE];
         file.read_at(&mut header, 0).unwrap();
-        assert_eq!((&header[18..20], u64::from(header[31])), (&[1, 1][..], after));
+        assert_eq!((&header[18..20], u64::from(header[31])), (&[2, 1][..], after), "it goes back with the last close");
     }
 }

@@ -130,10 +130,15 @@ impl Place {
         (dest, said(&output))
     }
 
-    /// The restored file equals the database to the byte; the database must be a plain file now.
+    /// The restored file equals the database to the byte, but for the request for WAL mode, which a
+    /// store does not have; the database must be a plain file now.
     fn assert_shipped(&self) {
         let (restored, _) = self.restore(&[]);
-        assert!(fs::read(&restored).unwrap() == fs::read(&self.file).unwrap(), "the restored file differs");
+        let mut file = fs::read(&self.file).unwrap();
+        if file[18..20] == [2, 1] {
+            file[18] = 1;
+        }
+        assert!(fs::read(&restored).unwrap() == file, "the restored file differs");
         assert_eq!(self.verify().status.code(), Some(0));
         let Some(litestream) = installed("litestream") else { return };
         let stock = self.dir.path().join("stock.db");

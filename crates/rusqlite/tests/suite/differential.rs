@@ -367,6 +367,11 @@ fn differential(preset: &str, seed: u64, steps: u64) {
                 // Every other time stock SQLite uses the file that onewrite wrote.
                 sides[1].main = if rng.one_in(3) { "vfs=unix".into() } else { parameters.clone() };
                 trace.add(format!("opened with {}", sides[1].main));
+                let file = sides[1].dir.join("main.db");
+                if absorbs && sides[1].main == "vfs=unix" && file.exists() {
+                    // The other side was not asked for WAL mode.
+                    assert_eq!(one::<String>(&open_stock(&file), "PRAGMA journal_mode=delete"), "delete");
+                }
                 sides.iter_mut().for_each(Side::open);
             }
         }

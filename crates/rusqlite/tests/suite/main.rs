@@ -8,6 +8,7 @@ mod differential;
 mod files;
 mod formats;
 mod found;
+mod living;
 mod lost;
 mod memory;
 mod processes;

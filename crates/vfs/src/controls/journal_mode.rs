@@ -5,7 +5,7 @@ use std::ffi::c_int;
 
 use onewrite_core::{Connection, Error};
 
-use crate::database::{JournalMode, MainFileState};
+use crate::database::MainFileState;
 use crate::host::fault::{Fault, Outcome};
 use crate::sqlite::ffi::{code, open};
 
@@ -29,12 +29,13 @@ pub(crate) fn answer(state: &mut MainFileState, value: Option<&str>) -> Option<A
     if !absorbs(state) {
         if let (Some(conn), Some(mode)) = (state.connection(), mode) {
             conn.note_journal_mode(mode);
-            let off = mode == "off";
-            state.journal_mode = JournalMode { absorbed: false, off };
+            state.journal_off = mode == "off";
         }
-        return None;
+        // A connection that only reads is told, and SQLite refuses its changes.
+        return (mode.is_none() && state.asks_for_wal()).then(|| Ok("wal".to_owned()));
     }
-    let JournalMode { absorbed, off } = state.journal_mode;
+    let off = state.journal_off;
+    let absorbed = !off && state.asks_for_wal();
     match mode {
         None | Some("wal") if absorbed => Some(Ok("wal".to_owned())),
         None => None,
@@ -48,12 +49,15 @@ pub(crate) fn answer(state: &mut MainFileState, value: Option<&str>) -> Option<A
             Some(Err((code::ERROR, message.to_owned())))
         }
         Some("wal") => {
-            state.journal_mode.absorbed = true;
+            if let Some(conn) = state.connection() {
+                conn.ask_for_wal(true);
+            }
             Some(Ok("wal".to_owned()))
         }
         Some(mode) => {
-            state.journal_mode = JournalMode { absorbed: false, off: mode == "off" };
+            state.journal_off = mode == "off";
             if let Some(conn) = state.connection() {
+                conn.ask_for_wal(false);
                 conn.note_journal_mode(mode);
             }
             None
@@ -80,9 +84,9 @@ pub(crate) fn checkpoint(state: &mut MainFileState, value: Option<&str>) -> Opti
     }
 }
 
-/// Whether this connection was answered `wal` and onewrite serves it.
+/// Whether the answer is `wal`, and onewrite serves the connection.
 pub(crate) fn is_absorbed(state: &mut MainFileState) -> bool {
-    state.journal_mode.absorbed && absorbs(state)
+    !state.journal_off && absorbs(state) && state.asks_for_wal()
 }
 
 fn absorbs(state: &mut MainFileState) -> bool {

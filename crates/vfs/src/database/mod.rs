@@ -11,4 +11,4 @@ mod state;
 pub(crate) use main::Main;
 pub(crate) use open::open;
 pub(crate) use siblings::Siblings;
-pub(crate) use state::{JournalMode, MainFileState};
+pub(crate) use state::MainFileState;

@@ -58,22 +58,14 @@ pub(crate) struct MainFileState {
     /// The other files of the same SQLite connection.
     pub(crate) siblings: Siblings,
     pub(crate) caller: Caller,
-    pub(crate) journal_mode: JournalMode,
+    /// `journal_mode=off`: SQLite keeps nothing that it could roll a statement back with.
+    pub(crate) journal_off: bool,
     /// [`fork::generation`] at the open, or when it was opened anew.
     pub(super) generation: u32,
     /// Message of the last error, for `PRAGMA onewrite_error` where there is no connection to ask.
     pub(super) last_error: Option<String>,
     /// Why no call is served any more.
     pub(super) dead: Option<&'static str>,
-}
-
-/// The journal mode that this connection was told.
-#[derive(Default)]
-pub(crate) struct JournalMode {
-    /// It was answered `wal`.
-    pub(crate) absorbed: bool,
-    /// SQLite keeps nothing that it could roll a statement back with.
-    pub(crate) off: bool,
 }
 
 /// How long a look at the name holds for later transactions. A file may lose its name right behind
@@ -145,7 +137,7 @@ impl MainFileState {
             named_at: None,
             siblings: Siblings::default(),
             caller: Caller::default(),
-            journal_mode: JournalMode::default(),
+            journal_off: false,
             generation: fork::generation(),
             last_error: None,
             dead: None,
@@ -181,6 +173,11 @@ impl MainFileState {
     /// The engine's connection, in any mode.
     pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
         self.conn.as_mut()
+    }
+
+    /// Whether onewrite answers for WAL mode, which any connection to the database asked for.
+    pub(crate) fn asks_for_wal(&mut self) -> bool {
+        self.engine().is_some_and(|conn| conn.absorbs_wal() && conn.asks_for_wal())
     }
 
     /// The connection, for calls that only a virtual journal makes.

@@ -41,13 +41,13 @@ fn a_request_for_wal_mode_is_answered_and_onewrite_goes_on() {
         assert_eq!(mode(&db, "journal_mode=wal"), "wal");
         let status = mode(&db, "onewrite_status");
         assert!(status.starts_with("in_effect=yes\njournal_mode=wal: answered for"), "{status}");
-        // Another connection was told nothing.
         let other = open(&path, "").unwrap();
-        assert_eq!(mode(&other, "journal_mode"), "delete");
+        assert_eq!(mode(&other, "journal_mode"), "wal");
         assert_eq!(one::<i64>(&other, "SELECT count(*) FROM t"), 2);
         for other_mode in ["truncate", "persist", "memory", "delete"] {
             assert_eq!(mode(&db, &format!("journal_mode={other_mode}")), other_mode);
             assert_eq!(mode(&db, "journal_mode"), other_mode);
+            assert_eq!(mode(&other, "journal_mode"), "delete");
             db.execute_batch("UPDATE t SET v = v || 1; BEGIN; DELETE FROM t; ROLLBACK").unwrap();
             assert!(!mode(&db, "onewrite_status").contains("journal_mode=wal"));
             assert_eq!(mode(&db, "journal_mode=wal"), "wal");
@@ -57,7 +57,7 @@ fn a_request_for_wal_mode_is_answered_and_onewrite_goes_on() {
         assert!(is_live(&path));
         drop((db, other));
         let stock = open_stock(&path);
-        assert_eq!(mode(&stock, "journal_mode"), "delete");
+        assert_eq!(mode(&stock, "journal_mode"), "wal");
         assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t"), 2);
     }
 }
@@ -289,13 +289,13 @@ fn a_database_in_wal_mode_is_taken_out_of_it_at_its_first_use() {
     let db = open(&path, "require=1").unwrap();
     assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 500);
     assert_eq!(leftovers(&path), [""; 0]);
-    assert_eq!(mode(&db, "journal_mode"), "delete");
-    assert!(mode(&db, "onewrite_status").starts_with("in_effect=yes\nphase"));
+    assert_eq!(mode(&db, "journal_mode"), "wal");
+    assert!(mode(&db, "onewrite_status").starts_with("in_effect=yes\njournal_mode=wal"));
     db.execute_batch("UPDATE t SET v = 'changed'").unwrap();
     assert!(is_live(&path));
     drop(db);
     let stock = open_stock(&path);
-    assert_eq!(mode(&stock, "journal_mode"), "delete");
+    assert_eq!(mode(&stock, "journal_mode"), "wal");
     assert_eq!(one::<String>(&stock, "PRAGMA integrity_check"), "ok");
     assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t WHERE v = 'changed'"), 500);
     // One that was closed has no WAL, and one that was asked for first no look.

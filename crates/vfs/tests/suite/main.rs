@@ -12,6 +12,7 @@ mod network;
 mod panic;
 mod privileged;
 mod python;
+mod remembered;
 mod require;
 mod shell;
 mod split;

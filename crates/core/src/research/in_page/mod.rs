@@ -277,7 +277,7 @@ fn place_all(
     for ChangedPage { page, new, old } in pages {
         let mut new = memory::copy(new)?;
         if *page == PageNo::HEADER {
-            put(&mut new, 0, &state.marked_header(live.home.mark));
+            put(&mut new, 0, &db.with_asked(state.marked_header(live.home.mark))?);
         }
         let held = match (merge.home(*page), old) {
             (Some(held), _) => held.clone(),
@@ -315,7 +315,7 @@ fn bring_size_home(db: &Database, live: &LiveDatabase, state: &State) -> Result<
         return Ok(());
     }
     let is_sealed = Trailer::of(PageNo::HEADER, &image).is_some();
-    put(&mut image, 0, &state.marked_header(live.home.mark));
+    put(&mut image, 0, &db.with_asked(state.marked_header(live.home.mark))?);
     if is_sealed {
         trailer::settle(PageNo::HEADER, &mut image);
     }

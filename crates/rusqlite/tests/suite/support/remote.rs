@@ -34,9 +34,30 @@ impl Remote {
         if let Some(uid) = uid {
             command.uid(uid).gid(uid);
         }
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+        Remote::spawn(command).ok()
+    }
+
+    /// Starts one by a command that ends as the test program.
+    pub fn start_by(mut command: Command) -> Remote {
+        command.env(VARIABLE, "1");
+        Remote::spawn(command).unwrap()
+    }
+
+    fn spawn(mut command: Command) -> std::io::Result<Remote> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let (to, from) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Some(Remote { child, to, from })
+        Ok(Remote { child, to, from })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal to the process.
+    #[allow(unsafe_code)]
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: takes numbers; the process is a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(self.child.id().cast_signed(), signal) }, 0);
     }
 
     /// Starts one.

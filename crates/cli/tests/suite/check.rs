@@ -6,8 +6,6 @@ use crate::common;
 use common::{Db, PAGE, crashed, crashed_with, died_unmarked, engine, expect, plain, versions};
 use onewrite_core::LockLevel;
 use onewrite_core::disk::OpenMode;
-use onewrite_core::disk::real::RealDisk;
-use onewrite_core::inspect::LogFile;
 
 /// Checks without changing a byte, and returns the output.
 fn check(db: &Db, status: i32, words: &[&str]) -> String {

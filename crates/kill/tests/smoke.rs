@@ -167,9 +167,19 @@ fn a_short_soak_loses_nothing() {
 }
 
 #[test]
+fn stock_sqlite_reads_in_each_silence() {
+    let dir = directory();
+    // Long enough for a silence, whenever it begins.
+    let soak = ["soak", "--silences", "--minutes", "0.35", "--threads", "9", "--processes", "4", "--seed", "6"];
+    let (output, said) = campaign(dir.path(), &soak);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains(" silences in which stock SQLite read") && !said.contains("\n0 silences"), "{said}");
+}
+
+#[test]
 fn a_scheme_that_protects_nothing_is_found_out() {
     let dir = directory();
-    let (output, said) = campaign(dir.path(), &["--rounds", "400", "--seed", "2", "--scheme", "off"]);
+    let (output, said) = campaign(dir.path(), &["--rounds", "2000", "--seed", "2", "--scheme", "off"]);
     assert!(said.contains("violations: 1\nviolation: seed 2, database "), "{said}");
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(dir.path().read_dir().unwrap().count(), 1, "the files of the violation are kept");

@@ -388,7 +388,7 @@ pub(crate) fn bad(name: &str, value: &str, choices: &str) -> Error {
     Error::Option(format!("{name}={value}: not a value of this option; the choices are {choices}"))
 }
 
-fn boolean(name: &str, value: &str) -> Result<bool> {
+pub(crate) fn boolean(name: &str, value: &str) -> Result<bool> {
     match value.to_ascii_lowercase().as_str() {
         "1" | "on" | "yes" | "true" => Ok(true),
         "0" | "off" | "no" | "false" => Ok(false),

@@ -489,7 +489,7 @@ impl Connection {
         // A stale one does not wait for the place. With it, `begin_write` looks.
         let is_stale = !self.db.queue.holds(self.id) && !self.db.inner.lock().is_newest(&snapshot);
         if is_stale && !self.may_move(&snapshot, ship)? {
-            return Err(self.is_stale(ship));
+            return Err(self.refuse_stale(ship));
         }
         let kept = self.place == WriterTurn::Firm;
         if !kept {
@@ -509,12 +509,12 @@ impl Connection {
             }
         }
         match begun {
-            Err(Error::BusySnapshot) => Err(self.is_stale(ship)),
+            Err(Error::BusySnapshot) => Err(self.refuse_stale(ship)),
             begun => begun,
         }
     }
 
-    fn is_stale(&mut self, ship: Ship) -> Error {
+    fn refuse_stale(&mut self, ship: Ship) -> Error {
         self.habit.was_stale = self.waits.upgrades;
         self.expect_place();
         if ship == Ship::Late { self.db.store_is_away() } else { Error::BusySnapshot }

@@ -11,18 +11,22 @@ use crate::log::file::LogFile;
 use crate::shared::member::Member;
 use crate::sqlite_format::home::HomeMark;
 
-pub fn is_mark_of(live: &LiveDatabase, mark: HomeMark) -> bool {
-    mark.session == live.home.mark.session && (mark.tid == Tid(0) || mark.whole >= live.log.slot().base_tid)
+/// Whether home, which has this mark, can be the one in use.
+pub fn may_have_mark(live: &LiveDatabase, mark: Option<HomeMark>) -> bool {
+    let fits = |mark: HomeMark| {
+        mark.session == live.home.mark.session && (mark.tid == Tid(0) || mark.whole >= live.log.slot().base_tid)
+    };
+    !live.scheme.facts().checkpoints || mark.is_some_and(fits)
 }
 
 impl Database {
     /// Another file copied over home poisons every process (rule HomeFitsLog).
     pub fn check_mark(&self, live: &LiveDatabase) -> Result<()> {
-        if self.has_mark(live)? { Ok(()) } else { Err(self.overwritten(live, &mut self.inner.lock())) }
-    }
-
-    fn has_mark(&self, live: &LiveDatabase) -> Result<bool> {
-        Ok(!live.scheme.facts().checkpoints || self.read_mark()?.is_some_and(|mark| is_mark_of(live, mark)))
+        if may_have_mark(live, self.read_mark()?) {
+            Ok(())
+        } else {
+            Err(self.overwritten(live, &mut self.inner.lock()))
+        }
     }
 
     pub fn overwritten(&self, live: &LiveDatabase, inner: &mut DatabaseState) -> Error {

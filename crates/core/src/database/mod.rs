@@ -501,6 +501,13 @@ impl Database {
         self.sync_home()
     }
 
+    /// A flush that comes later, or the kernel, makes it durable.
+    pub fn write_header_unflushed(&self, header: &[u8]) -> Result<()> {
+        self.home.write_at(header, 0).context(|| self.what("cannot write the header of"))?;
+        self.home.begin_write_back(0, header.len() as u64);
+        Ok(())
+    }
+
     /// Their writer may have died or failed before the flush.
     pub fn repeat_header(&self) -> Result<()> {
         let mut first = [0; at::HEADER_BYTES];

@@ -68,11 +68,9 @@ impl Database {
         }
         self.check_mark(live)?;
         let mut first = [0; at::RESERVED];
-        let what = || self.what("cannot write the header of");
-        if self.home.read_at(&mut first, 0).context(what)? == first.len() {
+        if self.home.read_at(&mut first, 0).context(|| self.what("cannot write the header of"))? == first.len() {
             home::put_asked(&mut first, self.asks_for_wal()?);
-            self.home.write_at(&first, 0).context(what)?;
-            self.home.begin_write_back(0, first.len() as u64);
+            self.write_header_unflushed(&first)?;
             self.note_header(&first);
         }
         Ok(())
@@ -136,10 +134,7 @@ impl Database {
         // Nothing was written since it was durable, or all must be before a WAL is.
         match to_wal && inner.left_wal.as_deref() != Some(&first) {
             true => self.write_header(&header)?,
-            false => {
-                self.home.write_at(&header, 0).context(|| self.what("cannot write the header of"))?;
-                self.home.begin_write_back(0, header.len() as u64);
-            }
+            false => self.write_header_unflushed(&header)?,
         }
         self.note_header(&header);
         inner.left_wal = (!to_wal).then(|| Box::new(header));

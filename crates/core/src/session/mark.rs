@@ -11,7 +11,7 @@ use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::base::layout::{BLOCK_BYTES_MIN, home as at};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, Tid};
-use crate::database::identity::is_mark_of;
+use crate::database::identity::may_have_mark;
 use crate::database::names::RollbackJournal;
 use crate::database::scheme::Facts;
 use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase, Phase};
@@ -252,7 +252,7 @@ impl Database {
     ) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         let mark = self.read_mark()?;
-        if live.scheme.facts().checkpoints && !mark.is_some_and(|mark| is_mark_of(live, mark)) {
+        if !may_have_mark(live, mark) {
             return Err(self.overwritten(live, inner));
         }
         live.scheme.clone().detach(self, live, None)?;
@@ -279,11 +279,8 @@ impl Database {
                 home::put_wal(&mut header);
             }
             match is_proven {
-                true => {
-                    self.home.write_at(&header, 0).context(|| self.what("cannot write the header of"))?;
-                    // For a file that is moved without its log.
-                    self.home.begin_write_back(0, header.len() as u64);
-                }
+                // Its write-back is for a file that is moved without its log.
+                true => self.write_header_unflushed(&header)?,
                 false => self.write_header(&header)?,
             }
             self.note_header(&header);

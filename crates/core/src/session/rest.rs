@@ -44,11 +44,7 @@ impl Database {
 
     /// As the process ends, none of its connections comes back.
     pub fn rest_for_good(&self) -> Result<()> {
-        if self.rest_as(Rest::ForGood)? && self.inner.lock().phase == Phase::Unmarked {
-            self.end_plain()
-        } else {
-            Ok(())
-        }
+        if self.rest_as(Rest::ForGood)? { self.end_plain() } else { Ok(()) }
     }
 
     pub fn rest_if_quiet(&self, now: Instant) -> Result<()> {

@@ -4,7 +4,7 @@
 //! they sleep most of the time. A second process of each is traced, for the counts.
 
 use super::engine::CrowdEngine;
-use super::worker::{ProcessOrder, ROWS, VALUE_BYTES, keys};
+use super::worker::{ProcessOrder, ROWS, VALUE_BYTES, create_table};
 use crate::counting::syscalls::{self, Marks};
 use crate::numbers::measure::{INTERRUPTED, NoProbe, Probe, median, round};
 use crate::numbers::random::Random;
@@ -113,7 +113,9 @@ pub fn process(order: &PeriodicOrder) -> Result<()> {
 /// Milliseconds of the first commit after each pause.
 fn work(order: &PeriodicOrder, probe: &mut impl Probe) -> Result<Vec<f64>> {
     let c = order.engine.open(&order.path)?;
-    prepare(&c, order.seed)?;
+    c.execute_batch("BEGIN IMMEDIATE")?;
+    create_table(&c, order.seed)?;
+    c.execute_batch("COMMIT")?;
     let mut random = Random::new(order.seed ^ 1);
     let mut insert = c.prepare("INSERT INTO t VALUES(?1, ?2)")?;
     let (rhythm, mut first_ms) = (order.rhythm, Vec::new());
@@ -132,15 +134,6 @@ fn work(order: &PeriodicOrder, probe: &mut impl Probe) -> Result<Vec<f64>> {
     }
     probe.end()?;
     Ok(first_ms)
-}
-
-fn prepare(c: &Connection, seed: u64) -> Result<()> {
-    c.execute_batch("BEGIN IMMEDIATE; CREATE TABLE t(k INTEGER PRIMARY KEY, v BLOB NOT NULL)")?;
-    let mut insert = c.prepare("INSERT INTO t VALUES(?1, ?2)")?;
-    for key in keys((seed, ROWS)) {
-        insert.execute((key, &[0_u8; VALUE_BYTES][..]))?;
-    }
-    Ok(c.execute_batch("COMMIT")?)
 }
 
 fn command(order: &PeriodicOrder) -> Result<Command> {

@@ -3,7 +3,7 @@
 
 use super::MeasuredStep;
 use super::engine::CrowdEngine;
-use super::worker::{ROWS, VALUE_BYTES, WorkerKind, WorkerResult, WorkerStep, keys};
+use super::worker::{ROWS, VALUE_BYTES, WorkerKind, WorkerResult, WorkerStep, create_table};
 use crate::parameters::suite::CrowdPart;
 use anyhow::{Result, ensure};
 use rusqlite::Connection;
@@ -225,11 +225,7 @@ impl SectionShape {
     pub fn prepare(&self, c: &Connection, seed: u64) -> Result<()> {
         c.execute_batch("BEGIN IMMEDIATE")?;
         if self.items == 0 {
-            c.execute_batch("CREATE TABLE t(k INTEGER PRIMARY KEY, v BLOB NOT NULL)")?;
-            let mut insert = c.prepare("INSERT INTO t VALUES(?1, ?2)")?;
-            for key in keys((seed, ROWS)) {
-                insert.execute((key, vec![key as u8; VALUE_BYTES]))?;
-            }
+            create_table(c, seed)?;
         }
         for own in (0..self.writers).filter(|_| self.items > 0) {
             c.execute_batch(&format!(

@@ -22,6 +22,16 @@ pub const VALUE_BYTES: usize = 128;
 /// That table, of a connection that may be the first.
 const CREATE_IF_NONE: &str = "CREATE TABLE IF NOT EXISTS t(k INTEGER PRIMARY KEY, v BLOB NOT NULL)";
 
+/// That table, with [`ROWS`] rows.
+pub fn create_table(c: &Connection, seed: u64) -> Result<()> {
+    c.execute_batch(CREATE_IF_NONE)?;
+    let mut insert = c.prepare("INSERT INTO t VALUES(?1, ?2)")?;
+    for key in keys((seed, ROWS)) {
+        insert.execute((key, vec![key as u8; VALUE_BYTES]))?;
+    }
+    Ok(())
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkerStep {
     /// Durable autocommit inserts at random keys, for so long.
@@ -33,9 +43,8 @@ pub enum WorkerStep {
     Think { ms: u64, rows: u64 },
     /// For so long: transactions that read a row, pause, and insert one.
     ReadThinkWrite { ms: u64, think_ms: u64 },
-    /// The connection is opened within the step, creates the table if there is none, and inserts
-    /// three rows in each of so many rounds: in autocommit, after a read and a pause, and in BEGIN
-    /// IMMEDIATE.
+    /// The step opens the connection, and creates the table if there is none. Each round inserts a
+    /// row in autocommit, one after a read and a pause, and one in BEGIN IMMEDIATE.
     ColdStart { rounds: u64, think_ms: u64 },
     /// DB Bench, each in a table of its own: so many rows inserted, one at a time.
     ItemInserts(u64),
@@ -96,7 +105,7 @@ pub struct WorkerResult {
 }
 
 /// The keys of the rows that were there before.
-pub fn keys((seed, rows): (u64, u64)) -> Vec<i64> {
+fn keys((seed, rows): (u64, u64)) -> Vec<i64> {
     let mut random = Random::new(seed);
     (0..rows).map(|_| (random.next() >> 1) as i64).collect()
 }

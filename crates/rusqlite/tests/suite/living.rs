@@ -205,6 +205,15 @@ fn in_container(dir: &Path) -> Option<(Remote, PathBuf)> {
     Some((Remote::start_by(prepare(script)), mount.join("a.db")))
 }
 
+/// A program that has inserted a row, and is detached again.
+fn wrote_and_rests(path: &Path) -> Remote {
+    let mut program = Remote::start();
+    program.ask(&format!("ours {}?busy_ms=0&idle=20ms", path.display())).unwrap();
+    program.sql(INSERT).unwrap();
+    until_at_rest(path);
+    program
+}
+
 #[test]
 fn a_second_container_writes_the_same_file() {
     let dir = TempDir::new().unwrap();
@@ -241,10 +250,7 @@ fn a_second_container_writes_the_same_file() {
 fn a_stopped_program_is_in_the_way_of_writers_within_a_transaction_alone() {
     let (_dir, path) = at_rest();
     // At rest it holds nothing.
-    let mut program = Remote::start();
-    program.ask(&format!("ours {}?busy_ms=0&idle=20ms", path.display())).unwrap();
-    program.sql(INSERT).unwrap();
-    until_at_rest(&path);
+    let mut program = wrote_and_rests(&path);
     program.signal(libc::SIGSTOP);
     Remote::stock(&path).sql(INSERT).unwrap();
     let mut other = Remote::attached(&path);
@@ -277,10 +283,7 @@ fn a_stopped_program_is_in_the_way_of_writers_within_a_transaction_alone() {
 #[test]
 fn a_program_killed_at_rest_leaves_a_plain_file() {
     let (_dir, path) = at_rest();
-    let mut program = Remote::start();
-    program.ask(&format!("ours {}?busy_ms=0&idle=20ms", path.display())).unwrap();
-    program.sql(INSERT).unwrap();
-    until_at_rest(&path);
+    let program = wrote_and_rests(&path);
     program.kill();
     assert_eq!(stock_rows(&path), 2);
 }

@@ -6,7 +6,7 @@ use crate::support;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -260,10 +260,8 @@ fn stock_sqlite_finds_the_database_locked_until_a_crash_leaves_it_alone() {
     assert_eq!(Remote::stock(&path).sql("SELECT count(*) FROM t").unwrap(), "1");
 }
 
-/// An idle observer stays attached behind the last writer, for it could not come again; a writer
-/// that finds it gone leaves a plain file.
-#[test]
-fn an_idle_observer_reads_on_behind_the_last_writer() {
+/// A database that other users may only read, and its writer.
+fn read_only_for_others() -> (tempfile::TempDir, PathBuf, Remote) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let mut writer = Remote::ours(&path);
@@ -272,9 +270,22 @@ fn an_idle_observer_reads_on_behind_the_last_writer() {
     for file in [path.clone(), dir.path().join("db-onewrite")] {
         set_mode(&file, 0o444);
     }
-    let mut observer = Remote::start();
-    observer.ask("become 65534").unwrap();
-    observer.ask(&format!("ours {}?mode=ro&busy_ms=0&idle=300ms", path.display())).unwrap();
+    (dir, path, writer)
+}
+
+/// A process of another user that reads it.
+fn observer(path: &Path, idle: &str) -> Result<Remote, (i32, String)> {
+    let mut remote = Remote::start();
+    remote.ask("become 65534").unwrap();
+    remote.ask(&format!("ours {}?mode=ro&busy_ms=0&idle={idle}", path.display())).map(|_| remote)
+}
+
+/// An idle observer stays attached behind the last writer, for it could not come again; a writer
+/// that finds it gone leaves a plain file.
+#[test]
+fn an_idle_observer_reads_on_behind_the_last_writer() {
+    let (_dir, path, mut writer) = read_only_for_others();
+    let mut observer = observer(&path, "300ms").unwrap();
     writer.sql("INSERT INTO t VALUES (1)").unwrap();
     assert_eq!(observer.sql("SELECT count(*) FROM t").unwrap(), "1");
     writer.close();
@@ -285,19 +296,8 @@ fn an_idle_observer_reads_on_behind_the_last_writer() {
 /// An observer that detached comes again beside another one, after the last writer has closed.
 #[test]
 fn an_idle_observer_comes_again_beside_another_behind_the_last_writer() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("db");
-    let mut writer = Remote::ours(&path);
-    writer.sql("CREATE TABLE t(n)").unwrap();
-    set_mode(dir.path(), 0o755);
-    for file in [path.clone(), dir.path().join("db-onewrite")] {
-        set_mode(&file, 0o444);
-    }
-    let observer = |idle: &str| {
-        let mut remote = Remote::start();
-        remote.ask("become 65534").unwrap();
-        remote.ask(&format!("ours {}?mode=ro&busy_ms=0&idle={idle}", path.display())).map(|_| remote)
-    };
+    let (dir, path, mut writer) = read_only_for_others();
+    let observer = |idle: &str| observer(&path, idle);
     const COUNT: &str = "SELECT count(*) FROM t";
     let (mut idle, mut stays) = (observer("300ms").unwrap(), observer("0").unwrap());
     writer.sql("INSERT INTO t VALUES (1)").unwrap();

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::Disk;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
-use onewrite_core::inspect::log_path;
+use onewrite_core::inspect::{home, log_path};
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
@@ -59,6 +59,8 @@ struct World {
     /// One session follows another in the log.
     brief: bool,
     crashed: bool,
+    /// A close was cut between its clean slot and its zeros.
+    unwiped: bool,
     /// The traced steps, each with the number of the disk's operation.
     notes: Option<Vec<String>>,
 }
@@ -147,6 +149,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         points,
         brief: is_brief(seed),
         crashed: false,
+        unwiped: false,
         notes: campaign.trace.then(Vec::new),
     });
     let first = SimDisk::new(config);
@@ -546,7 +549,12 @@ impl World {
             if !sticky {
                 home_is_plain(self.disk.sim(), &state, self.crashed).map_err(|what| self.bad(what))?;
                 if self.setting.wipes && !self.full {
-                    log_is_empty(self.disk.sim()).map_err(|what| self.bad(what))?;
+                    match log_is_empty(self.disk.sim()) {
+                        Ok(()) => self.unwiped = false,
+                        // Such a log waits for the next session that writes.
+                        Err(_) if self.unwiped => {}
+                        Err(what) => return Err(self.bad(what)),
+                    }
                 }
             }
             if !sticky && self.rng.below(4) == 0 {
@@ -576,6 +584,8 @@ impl World {
         let sim = if killed { self.disk.sim().survive() } else { self.disk.sim().crash(self.rng.next_u64()) };
         sim.set_capacity(ROOMY);
         self.full = false;
+        let marked = sim.snapshot_file(Path::new(DB)).is_some_and(|home| home::mark(&home).is_some());
+        self.unwiped = !marked && log_is_empty(&sim).is_err();
         let allowed = if killed { self.oracle.lock().after_kill() } else { self.oracle.lock().after_crash() };
         // Stops the old disk, because the destructors of its connections must have no effect.
         self.disk.sim().stop_after(0);

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::base::types::Tid;
 
-/// Two pauses make a rhythm if neither exceeds this, nor is twice the other. The process then stays
-/// attached for twice the longer one.
+/// Three pauses make a rhythm if none exceeds this, nor twice another. The process then stays
+/// attached for twice the longest.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 const ALIKE: u32 = 2;
 
@@ -14,8 +14,8 @@ pub struct Pace {
     quiet_since: Option<Instant>,
     newest: Tid,
     written_at: Option<Instant>,
-    /// The last two, newest first, in which the process might have detached.
-    pauses: [Duration; 2],
+    /// The last three, newest first, in which the process might have detached.
+    pauses: [Duration; 3],
 }
 
 impl Pace {
@@ -24,7 +24,7 @@ impl Pace {
             self.newest = newest;
             let pause = self.written_at.replace(now).map_or(Duration::ZERO, |before| now - before);
             if pause > idle {
-                self.pauses = [pause, self.pauses[0]];
+                self.pauses = [pause, self.pauses[0], self.pauses[1]];
             }
         }
         if was_used {
@@ -35,9 +35,11 @@ impl Pace {
     }
 
     fn patience(&self, idle: Duration) -> Duration {
-        let [shorter, longer] = [self.pauses[0].min(self.pauses[1]), self.pauses[0].max(self.pauses[1])];
-        let is_rhythm = longer <= PAUSE_MAX && longer <= shorter * ALIKE;
-        if is_rhythm { (longer * ALIKE).max(idle) } else { idle }
+        let mut pauses = self.pauses;
+        pauses.sort_unstable();
+        let [shortest, _, longest] = pauses;
+        let is_rhythm = longest <= PAUSE_MAX && longest <= shortest * ALIKE;
+        if is_rhythm { (longest * ALIKE).max(idle) } else { idle }
     }
 }
 
@@ -74,6 +76,8 @@ mod tests {
         assert_eq!(detaches(&[0, 0, 1, 1, 2], 60), [3.0]);
         // Without a rhythm it does so after each transaction.
         assert_eq!(detaches(&[0, 4, 20, 23, 40], 60), [1.0, 5.0, 21.0, 24.0, 41.0]);
+        // Nor behind two pauses that are alike by chance.
+        assert_eq!(detaches(&[0, 3, 6, 20], 60), [1.0, 4.0, 7.0, 21.0]);
     }
 
     #[test]
@@ -81,7 +85,7 @@ mod tests {
         for pause in [2, 5, 10, 30, 60] {
             let commits: Vec<_> = (0..40).map(|n| n * pause).collect();
             let end = 39.0 * pause as f64 + (2.0 * pause as f64);
-            let expected = [1.0, pause as f64 + 1.0, end];
+            let expected = [1.0, pause as f64 + 1.0, 2.0 * pause as f64 + 1.0, end];
             assert_eq!(detaches(&commits, 45 * pause), expected, "every {pause} s");
         }
         let hourly: Vec<_> = (0..5).map(|n| 3600 * n).collect();

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Cycles before the first that counts: onewrite learns a rhythm from them.
-const LEARNT: u64 = 3;
+const LEARNT: u64 = 4;
 /// Cycles that count, of the rhythms with the longest pauses.
 const COUNTED: u64 = 3;
 

@@ -196,9 +196,7 @@ fn read(part: &Part, writers: u64, ends: &AtomicBool, seen: &AtomicU64) -> Resul
         for (writer, (old, new)) in before.iter().zip(&first).enumerate() {
             ensure!(old <= new, "writer {writer} was seen at {old}, and later at {new}");
         }
-        // Long reads that overlap would keep writers from a file at rest.
-        let longest = if part.silences { 20 } else { 1000 };
-        let hold = Duration::from_millis([0, 5, 50, 1000][rng.usize(0..4)].min(longest));
+        let hold = Duration::from_millis([0, 5, 50, 1000][rng.usize(0..4)]);
         let until = Instant::now() + hold;
         while Instant::now() < until && !silent() && !ends.load(Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(5));

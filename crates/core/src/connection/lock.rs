@@ -510,6 +510,10 @@ impl Connection {
         }
         match begun {
             Err(Error::BusySnapshot) => Err(self.refuse_stale(ship)),
+            Err(Error::Busy(why)) => {
+                self.expect_place();
+                Err(Error::Busy(why))
+            }
             begun => begun,
         }
     }
@@ -604,7 +608,7 @@ impl Connection {
 
     /// SQLite may sleep now, until it has the place.
     fn expect_place(&mut self) {
-        wait::expect(&self.db, self.id, self.grace(), self.waits.ticket);
+        wait::expect(&self.db, self.id, self.grace(), &self.waits);
     }
 
     pub(super) fn acquire_place(&self, wait: Duration) -> Result<()> {

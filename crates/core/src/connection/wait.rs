@@ -18,11 +18,14 @@ use crate::database::queue::{ConnectionId, Patience, Ticket, TurnClaim};
 const RETRY: Duration = Duration::from_millis(250);
 /// A sleep so soon after BUSY is taken to be for it.
 const SLEEPS: Duration = Duration::from_millis(20);
+/// How long such sleeps may keep new readers of a file at rest out: twice a read of a second.
+const KEEPS_OUT: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub(super) struct Waits {
     pub(super) ticket: Option<Ticket>,
     busy_at: Option<Instant>,
+    first_busy_at: Option<Instant>,
     /// The caller can ask the busy handler itself.
     pub(super) may_ask: bool,
     /// SQLite does not ask it for the coming lock: it has read under this one.
@@ -44,17 +47,25 @@ pub enum Asks {
 
 impl Waits {
     pub(super) fn note_busy(&mut self) {
-        self.busy_at = Some(Instant::now());
+        let now = Instant::now();
+        self.busy_at = Some(now);
+        self.first_busy_at.get_or_insert(now);
     }
 
     /// A late try gets a new turn.
     pub(super) fn begin(&mut self) {
-        self.ticket = self.ticket.filter(|_| self.is_retry());
+        if !self.is_retry() {
+            (self.ticket, self.first_busy_at) = (None, None);
+        }
     }
 
     /// After success.
     pub(super) fn forget(&mut self) {
-        (self.ticket, self.busy_at) = (None, None);
+        (self.ticket, self.busy_at, self.first_busy_at) = (None, None, None);
+    }
+
+    pub(super) fn keeps_readers_out(&self) -> bool {
+        self.first_busy_at.is_none_or(|at| at.elapsed() < KEEPS_OUT)
     }
 
     pub(super) fn has_waited(&self) -> bool {
@@ -72,6 +83,7 @@ struct Expected {
     connection: ConnectionId,
     claim: TurnClaim,
     ticket: Option<Ticket>,
+    keeps_readers_out: bool,
     since: Instant,
     process: u32,
 }
@@ -81,12 +93,13 @@ thread_local! {
 }
 
 /// SQLite's next sleep on this thread is for the place.
-pub(super) fn expect(db: &Arc<Database>, connection: ConnectionId, grace: Duration, ticket: Option<Ticket>) {
+pub(super) fn expect(db: &Arc<Database>, connection: ConnectionId, grace: Duration, waits: &Waits) {
     let expected = Expected {
         db: Arc::downgrade(db),
         connection,
         claim: TurnClaim::Tentative(grace),
-        ticket,
+        ticket: waits.ticket,
+        keeps_readers_out: waits.keeps_readers_out(),
         since: Instant::now(),
         process: std::process::id(),
     };
@@ -99,13 +112,14 @@ pub fn nap(time: Duration) -> bool {
     let Some(expected) = EXPECTED.take().filter(is_mine) else { return false };
     let Some(db) = expected.db.upgrade() else { return false };
     let deadline = Instant::now() + time;
-    let Expected { connection, claim, mut ticket, .. } = expected;
+    let Expected { connection, claim, mut ticket, keeps_readers_out, .. } = expected;
     if db.queue.acquire_with(connection, claim, Patience { is_last: false, ..Patience::from(time) }, &mut ticket) {
         db.queue.set_inside(connection, true);
         // For as long as it sleeps, one that thinks keeps the place.
         let entered = db.enter_soon(false, deadline, Some(Duration::MAX));
+        let may_write = entered.is_ok() && db.outlast_readers(deadline, keeps_readers_out).unwrap_or(false);
         db.queue.set_inside(connection, false);
-        if entered.is_ok() {
+        if may_write {
             return true;
         }
         db.queue.give_up(connection);

@@ -113,6 +113,11 @@ pub fn unreserve(home: &dyn DiskFile) -> Result<()> {
     home.unlock(RESERVED, 1).context(what)
 }
 
+/// Back to SHARED, or to no lock.
+pub fn release_pending(home: &dyn DiskFile) -> Result<()> {
+    home.unlock(PENDING, 2).context(what)
+}
+
 /// False, with SHARED kept, if another reads or writes.
 pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
     let got = reserve(home)? && exclusive_from_reserved(home, Duration::ZERO)?;

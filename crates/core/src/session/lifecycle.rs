@@ -1,7 +1,7 @@
 //! From a plain file to a live one and back: the transitions of [`Phase`].
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 
@@ -11,6 +11,7 @@ use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
 use crate::checkpoint;
 use crate::database::{Database, DatabaseState, LiveDatabase, Phase};
+use crate::disk::locks;
 use crate::log::ring::StreamedImages;
 use crate::shared::member::Member;
 use crate::shared::tail::Tail;
@@ -20,41 +21,67 @@ use crate::sqlite_format::home::State;
 const ADMIN_WAIT: Duration = Duration::from_secs(20);
 /// Longest wait before home is marked, or unmarked after a dead process.
 const READERS_LEAVE: Duration = Duration::from_millis(10);
+const READERS_LOOK: Duration = Duration::from_millis(1);
 
 impl Database {
     /// UNMARKED → LIVE, with the writer's place and SHARED. `Busy` while others read: RESERVED
     /// stays until the caller gives up, so that one of several gets on.
     pub fn go_live(&self, writer: &mut MutexGuard<'_, Option<LiveDatabase>>, inner: &mut DatabaseState) -> Result<()> {
-        if !crate::disk::locks::reserve(&*self.home)? {
+        if !locks::reserve(&*self.home)? {
             return Err(Error::Busy(format!(
                 "another process is about to write {}{}",
                 self.path.display(),
-                crate::disk::locks::by_owner(&*self.home)
+                locks::by_owner(&*self.home)
             )));
         }
         // For programs that only look; longer readers go on.
         let patience = READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
-        if !crate::disk::locks::exclusive_from_reserved(&*self.home, patience)? {
+        if !locks::exclusive_from_reserved(&*self.home, patience)? {
             return Err(Error::Busy(format!(
                 "the database {} is in use by another process without onewrite{}",
                 self.path.display(),
-                crate::disk::locks::by_owner(&*self.home)
+                locks::by_owner(&*self.home)
             )));
         }
         let made = self.place_mark(inner, None);
         // SHARED keeps stock writers out, PENDING stock readers (rule StockKeptOut).
         match &made {
-            Ok(_) => crate::disk::locks::downgrade_to_pending(&*self.home)?,
-            Err(_) => crate::disk::locks::downgrade(&*self.home)?,
+            Ok(_) => locks::downgrade_to_pending(&*self.home)?,
+            Err(_) => locks::downgrade(&*self.home)?,
         }
         let made = made?;
         self.share(made, writer, inner, 1)
     }
 
+    /// Waits for those that read a file at rest; with `keeps_out`, new ones do not come meanwhile.
+    /// With the writer's place. False at `deadline`.
+    pub fn outlast_readers(&self, deadline: Instant, keeps_out: bool) -> Result<bool> {
+        loop {
+            let inner = self.inner.lock();
+            if inner.phase != Phase::Unmarked {
+                return Ok(true);
+            }
+            let home = &*self.home;
+            let mine = keeps_out && locks::reserve(home)? && locks::pending(home)?;
+            let left = match mine || !keeps_out {
+                true => !locks::has_others(home)?,
+                false => self.read_mark()?.is_some(),
+            };
+            if left || Instant::now() >= deadline {
+                if keeps_out {
+                    locks::release_pending(home)?;
+                }
+                return Ok(left);
+            }
+            drop(inner);
+            std::thread::sleep(READERS_LOOK.min(deadline.saturating_duration_since(Instant::now())));
+        }
+    }
+
     /// Another onewrite process may hold PENDING. False while another program is about to write.
     pub fn lock_shared(&self, inner: &mut DatabaseState) -> Result<bool> {
         let is_live = || Ok(self.read_mark()?.is_some());
-        crate::disk::locks::shared_again(&*self.home, &mut inner.pending_free_at, is_live)
+        locks::shared_again(&*self.home, &mut inner.pending_free_at, is_live)
     }
 
     /// Precedes bringing pages home and the mark's removal: stock SQLite that read the length
@@ -62,7 +89,7 @@ impl Database {
     pub(super) fn keep_stock_out(&self) -> Result<()> {
         if !self.inner.lock().kept_stock_out {
             self.hold_pending();
-            crate::disk::locks::readers_leave(&*self.home, READERS_LEAVE)?;
+            locks::readers_leave(&*self.home, READERS_LEAVE)?;
         }
         Ok(())
     }
@@ -149,7 +176,7 @@ impl Database {
         if inner.phase == Phase::Live {
             inner.phase = Phase::Unmarked;
         }
-        let unlocked = crate::disk::locks::none(&*self.home);
+        let unlocked = locks::none(&*self.home);
         closed.and(left).and(unlocked)
     }
 

@@ -4,12 +4,15 @@ use crate::common;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::Duration;
 
 use common::hooked::{Call, Hooked};
 use common::{PAGE, commit, page, plain};
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, OpenMode};
-use onewrite_core::{Connection, Engine, LockLevel};
+use onewrite_core::{Connection, Engine, Error, LockLevel};
 use parking_lot::Mutex;
 
 const DB: &str = "/db";
@@ -73,6 +76,68 @@ fn an_unused_connection_leaves_a_plain_file_and_goes_on_with_the_next_transactio
     assert_eq!((disk.counters().writes, disk.counters().flushes()), (0, 0));
     c.close().unwrap();
     assert_eq!(at_rest(&disk), Some(5));
+}
+
+/// SQLite's busy handler: between two tries it sleeps by xSleep, without a lock.
+fn write_lock(c: &mut Connection) {
+    loop {
+        match c.lock(LockLevel::Shared).and_then(|()| c.lock(LockLevel::Reserved)) {
+            Ok(()) => return,
+            Err(Error::Busy(_)) => {
+                c.unlock(LockLevel::None).unwrap();
+                let time = Duration::from_millis(100);
+                if !onewrite_core::nap(time) {
+                    std::thread::sleep(time);
+                }
+            }
+            Err(e) => panic!("{e}"),
+        }
+    }
+}
+
+/// A read ends when another has begun, or none could for a while.
+#[test]
+fn readers_that_overlap_for_ever_make_way_for_a_writer() {
+    const READS: u32 = 200;
+    let disk = disk();
+    let written = AtomicBool::new(false);
+    let (made, refused) = (AtomicU32::new(0), AtomicU32::new(0));
+    let read = || {
+        let engine = process(disk.clone());
+        let mut c = open(&engine, &[]);
+        while !written.load(Relaxed) && made.load(Relaxed) < READS {
+            match c.lock(LockLevel::Shared) {
+                Ok(()) => {}
+                Err(Error::Busy(_)) => {
+                    refused.fetch_add(1, Relaxed);
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                Err(e) => panic!("{e}"),
+            }
+            refused.store(0, Relaxed);
+            let n = 1 + made.fetch_add(1, Relaxed);
+            std::thread::sleep(Duration::from_millis(2));
+            while made.load(Relaxed) == n && refused.load(Relaxed) < 30 && !written.load(Relaxed) && n < READS {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            c.unlock(LockLevel::None).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(read);
+        }
+        while made.load(Relaxed) < 3 {
+            std::thread::yield_now();
+        }
+        let engine = process(disk.clone());
+        let mut c = open(&engine, &[]);
+        write_lock(&mut c);
+        written.store(true, Relaxed);
+        c.unlock(LockLevel::None).unwrap();
+    });
+    assert!(made.into_inner() < READS, "it came to write after the last of them");
 }
 
 #[test]

@@ -501,6 +501,11 @@ impl Connection {
         };
         if begun.is_err() {
             if self.db.inner.lock().phase == Phase::Unmarked {
+                // Else the one that has RESERVED waits for this one's SHARED.
+                let may_ask = self.waits.upgrades && self.waits.may_ask && !self.waits.is_last;
+                if may_ask && matches!(begun, Err(Error::Busy(_))) && locks::reserve(&*self.db.home)? {
+                    self.waits.asks = Some(Asks::Again);
+                }
                 locks::unreserve(&*self.db.home)?;
             }
             if !kept {

@@ -299,6 +299,26 @@ fn one_that_thinks_for_too_long_loses_the_place() {
 }
 
 /// Tables `t0` to `t5` of a row each, on a page each.
+#[test]
+fn one_that_reads_first_waits_for_other_readers_of_the_file_at_rest() {
+    let dir = setup();
+    let path = dir.path().join("rest");
+    open_stock(&path).execute_batch("CREATE TABLE t(v)").unwrap();
+    let reader = open_stock(&path);
+    reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    let read_and_write = |db: &Connection| db.execute_batch("BEGIN; SELECT * FROM t; INSERT INTO t VALUES (1); COMMIT");
+    let without_timeout = with_busy_timeout(&path, 0);
+    assert_eq!(busy(read_and_write(&without_timeout)), ffi::SQLITE_BUSY);
+    without_timeout.execute_batch("ROLLBACK").unwrap();
+    std::thread::scope(|s| {
+        let waits = s.spawn(|| read_and_write(&with_busy_timeout(&path, 60_000)));
+        std::thread::sleep(Duration::from_millis(400));
+        reader.execute_batch("COMMIT").unwrap();
+        waits.join().unwrap().unwrap();
+    });
+    assert_eq!(one::<i64>(&without_timeout, "SELECT count(*) FROM t"), 1);
+}
+
 fn tables(path: &Path) -> Connection {
     let db = open(path, "").unwrap();
     for n in 0..TABLES {

@@ -7,8 +7,10 @@ use std::sync::RwLock;
 use std::time::{Duration, Instant};
 
 use nix::libc;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, Pid, fork};
+use nix::unistd::{ForkResult, Pid, fork, getpid, getppid};
 
 /// How long a fork waits for the other threads to be between two statements.
 const WAITS: Duration = Duration::from_millis(10);
@@ -40,12 +42,15 @@ pub fn start(gate: &RwLock<()>, life: impl FnOnce() -> i32) -> Option<Pid> {
 }
 
 /// Forks while other threads are anywhere. The child has all files of its parent, uses none, and
-/// ends after `lives`.
+/// ends after `lives`, or with its parent: it may have the locks of a killed one.
 pub fn bystander(lives: Duration) -> nix::Result<()> {
+    let parent = getpid();
     // SAFETY: the child sleeps and ends, and takes no lock that another thread may have held.
     match unsafe { fork() }? {
         ForkResult::Child => {
-            std::thread::sleep(lives);
+            if set_pdeathsig(Signal::SIGKILL).is_ok() && getppid() == parent {
+                std::thread::sleep(lives);
+            }
             // SAFETY: ends the child at once.
             unsafe { libc::_exit(0) }
         }

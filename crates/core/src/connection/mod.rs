@@ -353,7 +353,8 @@ impl Connection {
         if !had {
             self.acquire_place(wait)?;
         }
-        let done = db.enter(true, wait).and_then(|()| {
+        // From one that thinks the place is not taken: a commit would follow.
+        let done = db.enter_soon(true, wait, Some(Duration::MAX)).and_then(|()| {
             let done = db.writer.lock().as_mut().map_or(Ok(()), |live| act(db, live));
             db.leave(false);
             done

@@ -152,3 +152,28 @@ fn a_changed_schema_is_shown_after_its_flush() {
         next.join().unwrap();
     });
 }
+
+/// `PRAGMA journal_mode=WAL` and checkpoints of others leave the place to one that thinks.
+#[test]
+fn what_only_tidies_takes_no_place_from_one_that_thinks() {
+    let disk = SimDisk::new(SimConfig::default());
+    disk.put_file(Path::new("/db"), &plain(0));
+    let process = || Engine::new(Arc::new(disk.clone()));
+    let open = |engine: &Arc<Engine>| {
+        let busy_ms = [("busy_ms".to_owned(), "10".to_owned())];
+        engine.open(Path::new("/db"), OpenMode::ReadWrite, &busy_ms).unwrap()
+    };
+    let (first, second) = (process(), process());
+    let (mut thinker, mut other) = (open(&first), open(&second));
+    common::commit(&mut thinker, 1);
+    common::commit(&mut other, 2);
+    thinker.note_transaction(true, false, true);
+    thinker.lock(LockLevel::Shared).unwrap();
+    other.ask_for_wal(true);
+    assert!(other.checkpoint().is_err(), "a writer is at work");
+    assert!(common::try_fill(&mut other, 1, 3).is_err(), "the place is kept");
+    other.unlock(LockLevel::None).unwrap();
+    thinker.note_transaction(true, true, true);
+    thinker.lock(LockLevel::Reserved).unwrap();
+    thinker.unlock(LockLevel::None).unwrap();
+}

@@ -122,7 +122,7 @@ for sql in ["journal_mode=wal", "JOURNAL_MODE", "journal_mode=delete", "onewrite
     assert_eq!(out, "journal_mode wal\njournal_mode wal\njournal_mode delete\nlog log\n");
 }
 
-/// Bytes 18 and 19 of the file, and the answers, of programs with the library and with the system's.
+/// Bytes 18 and 19 of the file, and the answers, of programs with either library.
 #[test]
 fn wal_mode_that_was_asked_for_is_remembered() {
     let Some(python) = python() else { return };

@@ -1,6 +1,7 @@
 //! Patches SQLite's amalgamation. `balance_nonroot` gets another name, with onewrite's replacement
 //! behind it. `sqlite3BtreeInsert` asks that before it writes a record, `sqlite3PagerSharedLock`
-//! before it empties the cache. A source that is not as expected is refused, with the difference.
+//! before it empties the cache. `sqlite3Pragma` names the column of an answer by the VFS after the
+//! pragma. A source that is not as expected is refused, with the difference.
 
 /// The definition as the replacement implements it, spaces and comments aside.
 const DEFINITION: &str =
@@ -45,6 +46,15 @@ pub const INSERT_LINES: [(&str, &str); 5] = [
     ("  rc = insertCellFast(pPage, idx, newCell, szNew);", "  rc = owInsertCell(pPage, idx, newCell, szNew);"),
 ];
 
+/// First line of the function that compiles pragmas.
+const PRAGMA: &str = "SQLITE_PRIVATE void sqlite3Pragma(";
+
+/// As [`BEGIN_LINES`]. SQLite names the column of an answer by a VFS after the answer.
+pub const PRAGMA_LINES: [(&str, &str); 1] = [(
+    "    sqlite3VdbeSetColName(v, 0, COLNAME_NAME, aFcntl[0], SQLITE_TRANSIENT);",
+    "    pPragma = pragmaLocate(zLeft);\n    sqlite3VdbeSetColName(v, 0, COLNAME_NAME, pPragma ? pPragma->zName : aFcntl[0], SQLITE_TRANSIENT);",
+)];
+
 /// Name of SQLite's function in the patched source.
 pub const STOCK: &str = "balance_nonroot_stock";
 
@@ -77,6 +87,7 @@ pub fn patch(source: &str, include: &str) -> Result<String, String> {
     let renamed = rest[..end - start].replacen("balance_nonroot(", &format!("{STOCK}("), 1);
     let before = with_lines(&source[..start], BEGIN, &BEGIN_LINES)?;
     let behind = with_lines(&source[end..], INSERT, &INSERT_LINES)?;
+    let behind = with_lines(&behind, PRAGMA, &PRAGMA_LINES)?;
     Ok(format!("{before}{renamed}#include \"{include}\"\n{behind}"))
 }
 

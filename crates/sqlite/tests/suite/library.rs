@@ -105,6 +105,72 @@ print(plain.execute("PRAGMA onewrite_split").fetchall())
     assert_eq!(out, expected);
 }
 
+/// Programs take the answer from a row by its name.
+#[test]
+fn an_answer_of_the_vfs_to_a_pragma_of_sqlites_has_the_name_of_the_pragma() {
+    let Some(python) = python() else { return };
+    let dir = drop_in();
+    let script = r#"
+import sqlite3
+db = sqlite3.connect("x.db")
+for sql in ["journal_mode=wal", "JOURNAL_MODE", "journal_mode=delete", "onewrite_scheme"]:
+    done = db.execute("PRAGMA " + sql)
+    print(done.description[0][0], done.fetchone()[0])
+"#;
+    let mut command = with_library(python, dir.path());
+    let out = output_of(command.args(["-c", script]).env("ONEWRITE_DEFAULT", "1").current_dir(dir.path()));
+    assert_eq!(out, "journal_mode wal\njournal_mode wal\njournal_mode delete\nlog log\n");
+}
+
+/// Bytes 18 and 19 of the file, and the answers, of programs with either library.
+#[test]
+fn wal_mode_that_was_asked_for_is_remembered() {
+    let Some(python) = python() else { return };
+    let dir = drop_in();
+    let script = r#"
+import sqlite3, sys, time
+def mode(db, value=""): return db.execute("PRAGMA journal_mode" + value).fetchone()[0]
+def versions(): return open("x.db", "rb").read(20)[18:]
+def becomes(wanted):
+    end = time.monotonic() + 20
+    while versions() != wanted:
+        assert time.monotonic() < end, versions()
+        time.sleep(0.01)
+def connect(parameters=""): return sqlite3.connect("file:x.db" + parameters, uri=True, isolation_level=None)
+who = sys.argv[1]
+db, other = connect("?idle=20ms" if who == "onewrite" else ""), connect()
+if len(sys.argv) > 2: mode(db, "=" + sys.argv[2])
+if who == "onewrite": print(db.execute("PRAGMA onewrite_scheme").fetchone()[0], end=" ")
+db.execute("CREATE TABLE IF NOT EXISTS t(a)")
+db.execute("BEGIN IMMEDIATE")
+db.execute("INSERT INTO t VALUES (1)")
+written = versions()
+db.execute("COMMIT")
+print(mode(db), mode(other), other.execute("SELECT count(*) FROM t").fetchone()[0], *written, end=" ")
+if who == "onewrite": becomes(bytes([written[0], 1]))
+db.close()
+other.close()
+print(*versions())
+"#;
+    let run = |who: &str, asked: &str| {
+        let mut command = match who {
+            "onewrite" => with_library(python, dir.path()),
+            _ => with_system_library(python),
+        };
+        if who == "onewrite" {
+            command.env("ONEWRITE_DEFAULT", "1");
+        }
+        output_of(command.args(["-c", script, who]).args(asked.split_whitespace()).current_dir(dir.path()))
+    };
+    assert_eq!(run("onewrite", "wal"), "log wal wal 1 2 87 2 2\n");
+    assert_eq!(run("stock", ""), "wal wal 2 2 2 2 2\n");
+    assert_eq!(run("onewrite", ""), "log wal wal 3 2 87 2 2\n");
+    assert_eq!(run("onewrite", "delete"), "log delete delete 4 1 87 1 1\n");
+    assert_eq!(run("stock", ""), "delete delete 5 1 1 1 1\n");
+    assert_eq!(run("stock", "wal"), "wal wal 6 2 2 2 2\n");
+    assert_eq!(run("onewrite", ""), "log wal wal 7 2 87 2 2\n");
+}
+
 #[test]
 fn it_is_the_default_vfs_only_when_asked() {
     let Some(python) = python() else { return };

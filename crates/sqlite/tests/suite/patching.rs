@@ -41,6 +41,11 @@ SQLITE_PRIVATE int sqlite3BtreeInsert(
     dropCell(pPage, idx, info.nSize, &rc);
   rc = insertCellFast(pPage, idx, newCell, szNew);
 }
+SQLITE_PRIVATE void sqlite3Pragma(
+  Parse *pParse
+){
+    sqlite3VdbeSetColName(v, 0, COLNAME_NAME, aFcntl[0], SQLITE_TRANSIENT);
+}
 ";
 
 /// The source the library was built from, as patched.
@@ -56,7 +61,7 @@ fn the_function_is_renamed_and_the_replacement_follows_it() {
     assert!(stock < include);
     assert_eq!(patched.matches("balance_nonroot(").count(), 2, "the call and the comment are untouched");
     let mut undone = patched.replace("_stock(", "(").replace("#include \"split.c\"\n", "");
-    for (before, after) in patch::INSERT_LINES.into_iter().chain(patch::BEGIN_LINES) {
+    for (before, after) in patch::INSERT_LINES.into_iter().chain(patch::BEGIN_LINES).chain(patch::PRAGMA_LINES) {
         assert_eq!(undone.matches(after).count(), 1, "{after}");
         undone = undone.replace(after, before);
     }
@@ -91,6 +96,8 @@ fn a_source_that_changed_is_refused_with_what_changed() {
         (SOURCE.replace("  pager_reset(pPager);", "  pager_reset(pPager, 0);"), "pager_reset"),
         (SOURCE.replace("nPayload\n", "nPayload )\n"), "found 0"),
         (SOURCE.replace("  rc = insertCellFast(", "  rc = insertCell("), "insertCellFast"),
+        (SOURCE.replace("void sqlite3Pragma", "int sqlite3Pragma"), "found 0"),
+        (SOURCE.replace("COLNAME_NAME, aFcntl[0]", "COLNAME_NAME, zLeft"), "aFcntl[0]"),
     ];
     for (source, says) in cases {
         assert_ne!(source, SOURCE);
@@ -103,7 +110,7 @@ fn a_source_that_changed_is_refused_with_what_changed() {
 fn a_mutilated_copy_of_the_pinned_source_is_refused() {
     let original = built_source().replace("balance_nonroot_stock(", "balance_nonroot(");
     let mut original = original.replace("#include \"split.c\"\n", "");
-    for (before, after) in patch::INSERT_LINES.into_iter().chain(patch::BEGIN_LINES) {
+    for (before, after) in patch::INSERT_LINES.into_iter().chain(patch::BEGIN_LINES).chain(patch::PRAGMA_LINES) {
         original = original.replace(after, before);
     }
     assert!(patch::patch(&original, "split.c").is_ok());

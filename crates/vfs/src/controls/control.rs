@@ -46,15 +46,14 @@ pub(crate) unsafe fn file_control(state: &mut MainFileState, op: c_int, arg: *mu
         // No size to prepare for: the engine never writes ahead of a commit, and in WAL mode the
         // file underneath grows by the page.
         fcntl::SIZE_HINT => Ok(code::OK),
-        fcntl::LOCKSTATE | fcntl::LAST_ERRNO | fcntl::VFSNAME | fcntl::POWERSAFE_OVERWRITE | fcntl::HAS_MOVED => {
+        fcntl::LOCKSTATE
+        | fcntl::LAST_ERRNO
+        | fcntl::VFSNAME
+        | fcntl::POWERSAFE_OVERWRITE
+        | fcntl::HAS_MOVED
+        | fcntl::MMAP_SIZE => {
             // SAFETY: as promised by the caller.
             unsafe { answer_control(state, op, arg) };
-            Ok(code::OK)
-        }
-        fcntl::MMAP_SIZE => {
-            // Pages are not mapped (there is no xFetch): the size in force is always 0.
-            // SAFETY: the argument of this control is an sqlite3_int64.
-            unsafe { arg.cast::<i64>().write(0) };
             Ok(code::OK)
         }
         fcntl::PDB => {
@@ -116,6 +115,15 @@ unsafe fn answer_control(state: &mut MainFileState, op: c_int, arg: *mut c_void)
                     n if n < 0 => value.write(c_int::from(state.psow())),
                     n => state.set_psow(n != 0),
                 }
+            }
+        }
+        fcntl::MMAP_SIZE => {
+            // SAFETY: the argument of this control is an sqlite3_int64: negative asks, else sets.
+            unsafe {
+                let value = arg.cast::<i64>();
+                let before = state.mmap_limit;
+                state.limit_mmap(value.read());
+                value.write(before);
             }
         }
         fcntl::HAS_MOVED => {
@@ -200,6 +208,13 @@ unsafe fn answer_pragma(state: &mut MainFileState, args: *mut *mut c_char) -> Ou
         }
         return Ok(code::NOTFOUND);
     }
+    if name == "mmap_size" {
+        // SQLite tells the files of a VFS alone that maps pages.
+        if let Some(limit) = value.as_deref().and_then(number) {
+            state.limit_mmap(limit.max(0));
+        }
+        return Ok(code::NOTFOUND);
+    }
     if matches!(name.as_str(), "page_count" | "freelist_count") {
         if let Some(conn) = state.connection() {
             conn.note_size_asked();
@@ -216,6 +231,14 @@ unsafe fn answer_pragma(state: &mut MainFileState, args: *mut *mut c_char) -> Ou
     };
     // SAFETY: as promised by the caller.
     unsafe { respond(state, args, answer) }
+}
+
+/// As SQLite reads it, decimal or hexadecimal.
+fn number(value: &str) -> Option<i64> {
+    match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
+        Some(digits) => i64::from_str_radix(digits, 16).ok(),
+        None => value.parse().ok(),
+    }
 }
 
 /// # Safety

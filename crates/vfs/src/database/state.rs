@@ -49,6 +49,8 @@ pub(crate) struct MainFileState {
     immutable: bool,
     /// Set by `SQLITE_FCNTL_POWERSAFE_OVERWRITE`.
     psow: Option<bool>,
+    /// The answer to `PRAGMA mmap_size`: a limit, and no page is mapped (there is no xFetch).
+    pub(crate) mmap_limit: i64,
     /// Device and inode of the file when it was opened.
     pub(super) identity: Option<(u64, u64)>,
     /// The next answer of [`MainFileState::has_moved`], if this transaction looked already.
@@ -138,6 +140,7 @@ impl MainFileState {
             siblings: Siblings::default(),
             caller: Caller::default(),
             journal_off: false,
+            mmap_limit: 0,
             generation: fork::generation(),
             last_error: None,
             dead: None,
@@ -433,6 +436,13 @@ impl MainFileState {
 
     pub(crate) fn set_psow(&mut self, on: bool) {
         self.psow = Some(on);
+    }
+
+    /// Negative leaves it. SQLite's own limit holds, too: `SQLITE_MAX_MMAP_SIZE`.
+    pub(crate) fn limit_mmap(&mut self, bytes: i64) {
+        if bytes >= 0 {
+            self.mmap_limit = bytes.min(0x7fff_0000);
+        }
     }
 
     /// Whether the name leads to another file than the one that was opened. In WAL mode, where a

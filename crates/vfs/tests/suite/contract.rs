@@ -252,7 +252,13 @@ fn pragmas_answer_set_and_name_what_exists() {
     // SQLite's settings stay SQLite's.
     db.execute_batch("PRAGMA synchronous=NORMAL").unwrap();
     assert_eq!(one::<i64>(&db, "PRAGMA synchronous"), 1);
-    assert_eq!(one::<i64>(&db, "PRAGMA mmap_size=1000000"), 0);
+    assert_eq!(one::<i64>(&db, "PRAGMA mmap_size"), 0);
+    for (said, limit) in
+        [("1000000", 1_000_000), ("0x200000", 0x20_0000), ("1", 1), ("-1", 0), ("9999999999", 0x7fff_0000)]
+    {
+        assert_eq!(one::<i64>(&db, &format!("PRAGMA mmap_size={said}")), limit);
+        assert_eq!(one::<i64>(&db, "PRAGMA mmap_size"), limit);
+    }
     assert_eq!(one::<String>(&db, "PRAGMA journal_mode"), "delete");
 }
 

@@ -21,7 +21,7 @@ const BAR_HEIGHT: i32 = 16;
 /// Where the bars of KiB and those of flushes begin, and how long the longest of each is.
 const KIB: (i32, i32) = (MARGIN, 148);
 const FLUSHES: (i32, i32) = (272, 106);
-/// Pixels of the title, of labels, and of the lines around the bars, and from line to line of those.
+/// Pixels of the title, of labels, and of the lines around the bars; and from line to line.
 const TITLE: f64 = 22.0;
 const LABEL: f64 = 16.0;
 const SMALL: f64 = 15.0;

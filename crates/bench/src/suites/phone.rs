@@ -373,12 +373,13 @@ impl<'r> FigureNames<'r> {
 /// How far one must be ahead to have won, where runs are too few to tell.
 const AHEAD: f64 = 1.1;
 
-/// A sentence for each workload: the winner on each device, and by how much; and among those that
+/// A sentence for each workload: the fastest on each device, and by how much; and among those that
 /// are computed.
 fn leads(figures: Figures<'_>) -> Vec<String> {
     let (rows, names) = (figures.rows, FigureNames::of(figures));
     let shown = |rate: f64| PhoneMetric::Rate.shown(Some(rate));
-    let on = |workload: &str, device: &str| -> Option<String> {
+    // What is certain of the fastest on a device, and the fastest.
+    let on = |workload: &str, device: &str| -> Option<(&str, String)> {
         let mut all: Vec<&Row> = rows.iter().filter(|r| r.engine == device && r.workload == workload).collect();
         all.sort_by(|a, b| b.tx_per_s.total_cmp(&a.tx_per_s));
         let (first, next) = (all.first()?, all.get(1)?);
@@ -386,11 +387,13 @@ fn leads(figures: Figures<'_>) -> Vec<String> {
         let is_known = if ratio.confidence > 0.0 { ratio.low > 1.0 } else { ratio.median >= AHEAD };
         if !is_known {
             let rates = [first, next].map(|row| format!("{} {}/s", row.preset, shown(row.tx_per_s)));
-            return Some(format!("nobody for certain on {device} ({})", rates.join(", ")));
+            return Some(("no engine won for certain on", format!("{device} ({})", rates.join(", "))));
         }
-        let mark = if ratio.safe { "" } else { "~" };
+        let (verdict, mark) =
+            if ratio.safe { ("won by", "") } else { ("ahead, which is not safe to quote (~), is", "~") };
         let rate = shown(first.tx_per_s);
-        Some(format!("{} on {device} ({rate}/s, {:.2}{mark} times {})", first.preset, ratio.median, next.preset))
+        let by = format!("{} on {device} ({rate}/s, {:.2}{mark} times {})", first.preset, ratio.median, next.preset);
+        Some((verdict, by))
     };
     let computed = |workload: &str| -> Option<String> {
         let each = names.devices.iter().filter_map(|device| {
@@ -406,9 +409,13 @@ fn leads(figures: Figures<'_>) -> Vec<String> {
         (!each.is_empty()).then(|| format!(" On F2FS, by the device alone: {}.", each.join(", ")))
     };
     let sentence = |workload: &&str| {
-        let each: Vec<String> = names.devices.iter().filter_map(|device| on(workload, device)).collect();
+        let each: Vec<(&str, String)> = names.devices.iter().filter_map(|device| on(workload, device)).collect();
+        let alike = each.chunk_by(|a, b| a.0 == b.0).map(|of| {
+            let which: Vec<&str> = of.iter().map(|(_, which)| which.as_str()).collect();
+            format!("{} {}", of[0].0, which.join(", "))
+        });
         let computed = computed(workload).unwrap_or_default();
-        (!each.is_empty()).then(|| format!("{workload}: won by {}.{computed}", each.join(", ")))
+        (!each.is_empty()).then(|| format!("{workload}: {}.{computed}", alike.collect::<Vec<_>>().join("; ")))
     };
     names.workloads.iter().filter_map(sentence).collect()
 }
@@ -624,7 +631,7 @@ pub mod tests {
         assert!((overall - 3.0).abs() < 1e-9);
         let leads = leads(figures);
         assert_eq!(leads.len(), 2);
-        let expected = "rl: won by onewrite/log on emmc (300/s, 1.50~ times stock/wal-full), onewrite/log on ufs";
+        let expected = "rl: ahead, which is not safe to quote (~), is onewrite/log on emmc (300/s, 1.50~ times stock/wal-full), onewrite/log on ufs";
         assert!(leads[0].contains(expected), "{leads:?}");
         let mut near = rows.clone();
         for row in near.iter_mut().filter(|r| r.preset == "onewrite/log") {
@@ -632,7 +639,10 @@ pub mod tests {
             row.tx_per_s_runs = vec![row.tx_per_s];
         }
         let near = super::leads(Figures { rows: &near, ..figures });
-        assert!(near[0].contains("nobody for certain on emmc (onewrite/log 210/s, stock/wal-full 200/s)"), "{near:?}");
+        assert!(
+            near[0].contains("no engine won for certain on emmc (onewrite/log 210/s, stock/wal-full 200/s)"),
+            "{near:?}"
+        );
     }
 
     #[test]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.machinery
 import importlib.util
 import os
@@ -95,6 +96,20 @@ PACKAGES = {
 }
 
 
+@functools.cache
+def of_machine() -> dict[str, str]:
+    """The Rust toolchain, and the headers of Node that addons are compiled with: a user installs neither with a package."""
+    variables = {}
+    rustup = os.environ.get("RUSTUP_HOME", os.path.expanduser("~/.rustup"))
+    if os.path.isdir(rustup):
+        variables["RUSTUP_HOME"] = rustup
+    if shutil.which("npm"):
+        asked = subprocess.run(["npm", "config", "get", "nodedir"], stdout=subprocess.PIPE, text=True, check=False)
+        if os.path.isdir(asked.stdout.strip()):
+            variables["npm_config_nodedir"] = asked.stdout.strip()
+    return variables
+
+
 @dataclass
 class Stranger:
     """A user, or no more than an empty home directory."""
@@ -110,8 +125,9 @@ class Stranger:
         variables |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "CARGO_TERM_COLOR": "never", "CGO_CFLAGS": "-O0"}
         # What reaches the registries from here is the machine's, not the user's.
         for name, value in os.environ.items():
-            if name.lower().endswith(("_proxy", "goproxy", "_index_url", "gosumdb", "rustup_home", "_cert_file", "_extra_ca_certs")):
+            if name.lower().endswith(("_proxy", "goproxy", "_index_url", "gosumdb", "_cert_file", "_extra_ca_certs")):
                 variables[name] = value
+        variables |= of_machine()
         command = ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), "bash", "-c", script]
         if self.user and not as_root:
             command = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--init-groups", *command]

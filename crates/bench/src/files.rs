@@ -1,6 +1,7 @@
 //! The files that a measurement writes, and the table that it prints.
 
 use crate::counting::blocks;
+use crate::counting::wear::Wear;
 use crate::html;
 use crate::parameters::card;
 use crate::parameters::options::Common;
@@ -63,7 +64,8 @@ impl OutputFiles {
             texts.try_for_each(|text| file.write_all(text.as_bytes())).with_context(|| path.display().to_string())?;
             file.flush().with_context(|| path.display().to_string())?;
         }
-        print(common, outcome).context("printing the table")?;
+        let told = told(&common.wear, outcome, text::columns());
+        std::io::stdout().write_all(told.as_bytes()).context("printing the table")?;
         if let Some((path, mut file)) = svg {
             file.write_all(html::picture(outcome)?.as_bytes()).with_context(|| path.display().to_string())?;
         }
@@ -71,27 +73,62 @@ impl OutputFiles {
     }
 }
 
-fn print(common: &Common, outcome: &RunOutcome) -> std::io::Result<()> {
+/// The text of the terminal.
+fn told(wear: &Wear, outcome: &RunOutcome, columns: u16) -> String {
     let (parameters, rows) = (&outcome.parameters, &outcome.rows);
-    let mut out = std::io::stdout().lock();
-    let columns = text::columns();
-    let text = text::line(columns);
-    writeln!(out, "{}\n", report::table(rows, &outcome.reference, columns))?;
+    let line = text::line(columns);
+    let mut out = format!("{}\n\n", report::table(rows, &outcome.reference, columns));
     if let Some(table) = report::blocks(rows, columns) {
-        writeln!(out, "{table}\n")?;
+        out += &(table + "\n\n");
     }
-    for line in report::below(rows, parameters, columns) {
-        writeln!(out, "{}", wrap(&line, text, 2))?;
+    out += &text::wrapped(report::below(rows, parameters, columns), columns);
+    if wear.wear {
+        let lines = report::wear_lines(wear, rows);
+        out += &lines.iter().map(|text| format!("\n{}", wrap(text, line, 4))).collect::<String>();
+        out.push('\n');
     }
-    if common.wear.wear {
-        writeln!(out)?;
-        for line in report::wear_lines(&common.wear, rows) {
-            writeln!(out, "{}", wrap(&line, text, 4))?;
+    format!("{out}\n{}\n", card::lines(&parameters.short(), line).join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::{EngineKind, of_library};
+    use crate::report::Row;
+    use crate::report::tests::rows;
+    use crate::runner::tests::outcome;
+
+    #[test]
+    fn the_text_of_the_terminal_has_eighty_columns() {
+        let mut rows = rows();
+        // On a slow disk, a fast one, and what neither has counted.
+        for (i, row) in rows.iter_mut().enumerate() {
+            let scale = [0.01, 1.0, 40.0][i % 3];
+            row.tx_per_s *= scale;
+            for latency in [&mut row.p50_us, &mut row.p99_us, &mut row.p999_us, &mut row.max_us] {
+                *latency /= scale;
+            }
+            row.phases_s = vec![("inserts in autocommit".to_owned(), 12.3456); 6];
+            if i % 4 == 0 {
+                (row.kib_per_tx, row.blocks, row.wear, row.ratio) = (None, None, None, None);
+            }
+        }
+        // An engine of --library, and a value of a sweep.
+        let library = of_library("/usr/lib/libsqlite3.so.0.8.6".as_ref(), true);
+        let like = rows[0].clone();
+        rows.extend(library.into_iter().map(|of| Row {
+            engine: of.engine.clone(),
+            preset: of.preset.clone(),
+            of,
+            ..like.clone()
+        }));
+        rows.push(Row { engine: "journal_mode".to_owned(), preset: "truncate".to_owned(), ..like.clone() });
+        rows.push(Row { engine: "fs".to_owned(), preset: "ext4-writeback".to_owned(), ..like });
+        assert!(rows.iter().any(|row| row.of.kind == EngineKind::Floor));
+        for reference in ["WAL/FULL", "DELETE", "ext4-ordered"] {
+            let outcome = outcome(rows.clone(), reference);
+            let told = told(&outcome.parameters.wear, &outcome, 80);
+            assert!(text::width(&told) <= 80, "{told}");
         }
     }
-    writeln!(out)?;
-    for line in card::lines(&parameters.short(), text) {
-        writeln!(out, "{line}")?;
-    }
-    out.flush()
 }

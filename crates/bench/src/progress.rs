@@ -1,8 +1,12 @@
 //! How far the bench is: a bar on a terminal, a line now and then elsewhere.
 
+use crate::text::wrap;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::Duration;
+
+/// Of the narrowest terminal that has room for it.
+const COLUMNS: usize = 80;
 
 /// A time in whole seconds, or in minutes.
 pub fn spelled(time: Duration) -> String {
@@ -21,7 +25,8 @@ pub struct Progress {
 impl Progress {
     /// Says how long it will take.
     pub fn new(sections: usize, how_long: &str) -> Progress {
-        eprintln!("{sections} sections, {how_long}; nothing is asked meanwhile, and Ctrl-C ends it");
+        let told = format!("{sections} sections, {how_long}; nothing is asked meanwhile, and Ctrl-C ends it");
+        eprintln!("{}", wrap(&told, COLUMNS, 2));
         let terminal = std::io::stderr().is_terminal();
         // Drawn between sections only: a drawing thread would share the processor with the
         // measurement.

@@ -84,11 +84,7 @@ pub fn run(options: &Advise) -> Result<()> {
     let outcome = runner::run(job)?;
     let advice = advice(&outcome);
     let told = files.finish(&common, &outcome);
-    let width = text::line(text::columns());
-    println!();
-    for line in advice {
-        println!("{}", text::wrap(&line, width, 2));
-    }
+    print!("\n{}", text::wrapped(advice, text::columns()));
     told
 }
 
@@ -195,6 +191,13 @@ fn choices(rows: &[Row]) -> Vec<Choice> {
 mod tests {
     use super::*;
     use crate::report::tests::rows;
+    use crate::runner::tests::outcome;
+
+    #[test]
+    fn the_text_of_the_terminal_has_eighty_columns() {
+        let told = text::wrapped(advice(&outcome(rows(), "DELETE")), 80);
+        assert!(text::width(&told) <= 80 && told.contains("\nChoose stock/delete"), "{told}");
+    }
 
     #[test]
     fn each_engine_is_one_choice_with_what_it_loses() {

@@ -1,9 +1,8 @@
 //! `onewrite bench compare`: two results side by side, if their parameter cards allow it.
 
 use crate::numbers::stats::Ratio;
-use crate::text::{self, wrap};
+use crate::text;
 use anyhow::{Context, Result, bail, ensure};
-use comfy_table::{CellAlignment, Table, TableStyle};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -76,34 +75,34 @@ pub fn run(options: &Compare) -> Result<()> {
         );
     }
     let compared = shared.iter().map(|(key, (a, b))| Compared::of(key, (a, b), &shared)).collect::<Result<Vec<_>>>()?;
-    let mut t = Table::new();
-    t.load_style(TableStyle::new());
-    t.set_header(["workload", "engine", "A", "B", "B / A", "interval", "", "B / A,\nby floors", ""]);
-    for c in &compared {
-        t.add_row([
-            c.workload.clone(),
-            c.engine.clone(),
+    print!("{}", told(&compared, &unknown, text::columns()));
+    Ok(())
+}
+
+/// The text of the terminal.
+fn told(compared: &[Compared], unknown: &[String], columns: u16) -> String {
+    let heads = ["", "A", "B", "B / A", "interval", "by\nfloors", ""].map(str::to_owned);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for (i, c) in compared.iter().enumerate() {
+        if i == 0 || compared[i - 1].engine != c.engine {
+            rows.push(vec![c.engine.clone()]);
+        }
+        rows.push(vec![
+            format!(" {}", c.workload),
             c.medians.0.clone(),
             c.medians.1.clone(),
-            format!("{:.3}", c.ratio.median),
-            format!("{:.3} to {:.3}", c.ratio.low, c.ratio.high),
-            if c.ratio.safe { "" } else { "~" }.to_owned(),
+            format!("{:.3}{}", c.ratio.median, if c.ratio.safe { "" } else { "~" }),
+            format!("{:.2}-{:.2}", c.ratio.low, c.ratio.high),
             c.by_floor.map_or(String::new(), |r| format!("{:.3}", r.median)),
             c.verdict().to_owned(),
         ]);
     }
-    for column in t.column_iter_mut().skip(2).take(6) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    println!("{t}");
-    println!("A, B: transactions per second, or what the figure shows.");
-    for line in below(&compared) {
-        println!("{}", wrap(&line, text::line(text::columns()), 2));
-    }
+    let mut lines = vec!["A, B: transactions per second, or what the figure shows.".to_owned()];
+    lines.extend(below(compared));
     if !unknown.is_empty() {
-        println!("Unknown in both, so it is not known whether they agree: {}.", unknown.join(", "));
+        lines.push(format!("Unknown in both, so it is not known whether they agree: {}.", unknown.join(", ")));
     }
-    Ok(())
+    format!("{}\n{}", text::table(&heads, &rows, columns), text::wrapped(lines, columns))
 }
 
 /// A line of the table.
@@ -312,6 +311,8 @@ mod tests {
         assert_eq!(["floor", "same", "worse"].map(verdict), ["differs", "moved with the floor", "differs"]);
         let all: Vec<Compared> =
             shared.iter().map(|(key, (a, b))| Compared::of(key, (a, b), &shared).unwrap()).collect();
+        let told = told(&all, &["FUA".to_owned()], 80);
+        assert!(text::width(&told) <= 80 && told.contains("\nworse x\n insert   5.0  2.0  0.400"), "{told}");
         let text = below(&all).join(" ");
         assert!(
             text.contains("0 of 3 medians") && text.contains("1 of 2") && text.contains("0.800 (insert)"),

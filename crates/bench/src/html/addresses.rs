@@ -1,7 +1,7 @@
 //! The block trace as a picture: addresses over time, a band for each part of the device, flushes
 //! below.
 
-use super::plots::{ChartFrame, FONT, FOREGROUND, GRID, IO, draw, failed, short};
+use super::plots::{ChartFrame, FONT, FOREGROUND, GRID, IO, draw, failed, nice_end, short};
 use crate::counting::blocks::{BlockContent, Blocks};
 use anyhow::Result;
 use plotters::prelude::*;
@@ -41,7 +41,7 @@ pub fn addresses(blocks: &Blocks) -> Result<Option<String>> {
     let bands = bands(blocks);
     let Some(end_us) = blocks.requests.iter().map(|r| r.at_us).max() else { return Ok(None) };
     let (unit, per_us) = if end_us > 2_000_000 { ("seconds", 1e-6) } else { ("milliseconds", 1e-3) };
-    let end = end_us.max(1) as f64 * per_us;
+    let (end, ticks) = nice_end(end_us.max(1) as f64 * per_us);
     let height = bands.len() as i32 * BAND_HEIGHT + FLUSH_HEIGHT;
     let label = FONT.into_font().color(&FOREGROUND);
     let svg = draw(height as u32 + 52, |root| {
@@ -49,7 +49,7 @@ pub fn addresses(blocks: &Blocks) -> Result<Option<String>> {
         let frame = ChartFrame {
             margin_top: 4,
             label_width: LABEL_WIDTH,
-            x_labels: (4, &|v: &f64| short(*v)),
+            x_labels: (ticks, &|v: &f64| short(*v)),
             y_labels: (0, &|_: &f64| String::new()),
             x_title: &title,
             y_title: None,

@@ -12,17 +12,20 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-const WIDTH: i32 = 640;
-const MARGIN: i32 = 16;
-const ROW_HEIGHT: i32 = 26;
+/// A phone shows it at three quarters of that.
+const WIDTH: i32 = 480;
+const MARGIN: i32 = 14;
+/// Of an engine: its name, and its bars below.
+const ROW_HEIGHT: i32 = 46;
 const BAR_HEIGHT: i32 = 16;
 /// Where the bars of KiB and those of flushes begin, and how long the longest of each is.
-const KIB: (i32, i32) = (206, 166);
-const FLUSHES: (i32, i32) = (460, 118);
-/// Pixels of the title, of labels, and of the lines below.
-const TITLE: f64 = 20.0;
-const LABEL: f64 = 15.0;
-const SMALL: f64 = 13.0;
+const KIB: (i32, i32) = (MARGIN, 148);
+const FLUSHES: (i32, i32) = (272, 106);
+/// Pixels of the title, of labels, and of the lines around the bars; and from line to line.
+const TITLE: f64 = 22.0;
+const LABEL: f64 = 16.0;
+const SMALL: f64 = 15.0;
+const LINE: i32 = 20;
 /// The mean width of a letter of the text by its height.
 const LETTER: f64 = 0.57;
 
@@ -56,25 +59,30 @@ pub fn picture(outcome: &RunOutcome) -> Result<String> {
     let lines = lines(&outcome.rows);
     ensure!(!lines.is_empty(), "--svg: nothing to draw, since the device's writes were not counted");
     let (title, below) = ("What a commit writes", below(outcome, &lines));
-    let top = 92;
-    let bottom = top + ROW_HEIGHT * lines.len() as i32 + 12;
-    let height = bottom + 18 * below.len() as i32 + MARGIN;
+    let above = wrapped(&[said_of(outcome)]);
+    let heads = 48 + LINE * above.len() as i32 + 8;
+    let top = heads + 20;
+    let bottom = top + ROW_HEIGHT * lines.len() as i32 + 8;
+    let height = bottom + LINE * below.len() as i32 + MARGIN;
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
         let draw = Pen { root: &root };
         draw.bar((0, 0), (WIDTH, height), GROUND)?;
         draw.text((MARGIN, 26), title, (TITLE, FontStyle::Bold, TEXT))?;
-        draw.text((MARGIN, 50), &said_of(outcome), (SMALL, FontStyle::Normal, SOFT))?;
-        draw.text((KIB.0, 76), "KiB per commit", (LABEL, FontStyle::Bold, TEXT))?;
-        draw.text((FLUSHES.0, 76), "flushes per commit", (LABEL, FontStyle::Bold, TEXT))?;
+        for (i, text) in above.iter().enumerate() {
+            draw.text((MARGIN, 52 + LINE * i as i32), text, (SMALL, FontStyle::Normal, SOFT))?;
+        }
+        draw.text((KIB.0, heads), "KiB per commit", (LABEL, FontStyle::Bold, TEXT))?;
+        draw.text((FLUSHES.0, heads), "flushes per commit", (LABEL, FontStyle::Bold, TEXT))?;
         let most = |of: &dyn Fn(&Line) -> f64| lines.iter().map(of).fold(1e-9, f64::max);
         let kib_max = most(&|line| line.kib.1);
         let flushes_max = most(&|line| line.flushes.map_or(0.0, |(_, high)| high));
         for (i, line) in lines.iter().enumerate() {
-            let center = top + ROW_HEIGHT * i as i32 + ROW_HEIGHT / 2;
+            let begin = top + ROW_HEIGHT * i as i32;
+            let center = begin + 32;
             let weight = if line.colors == ONEWRITE { FontStyle::Bold } else { FontStyle::Normal };
-            draw.text((MARGIN, center), &line.name, (LABEL, weight, TEXT))?;
+            draw.text((MARGIN, begin + 12), &line.name, (LABEL, weight, TEXT))?;
             draw.span((KIB.0, center), line, line.kib, f64::from(KIB.1) / kib_max)?;
             match line.flushes {
                 Some(span) => draw.span((FLUSHES.0, center), line, span, f64::from(FLUSHES.1) / flushes_max)?,
@@ -83,7 +91,7 @@ pub fn picture(outcome: &RunOutcome) -> Result<String> {
         }
         draw.bar((MARGIN, bottom), (WIDTH - MARGIN, bottom + 1), BORDER)?;
         for (i, text) in below.iter().enumerate() {
-            draw.text((MARGIN, bottom + 16 + 18 * i as i32), text, (SMALL, FontStyle::Normal, SOFT))?;
+            draw.text((MARGIN, bottom + 14 + LINE * i as i32), text, (SMALL, FontStyle::Normal, SOFT))?;
         }
         root.present().map_err(failed)?;
     }
@@ -209,8 +217,13 @@ fn below(outcome: &RunOutcome, lines: &[Line]) -> Vec<String> {
     ));
     text.push(format!("{}.", parameters.machine.host()));
     text.push(parameters.command.clone());
+    wrapped(&text)
+}
+
+/// Lines that have room in the picture.
+fn wrapped(lines: &[String]) -> Vec<String> {
     let columns = (f64::from(WIDTH - 2 * MARGIN) / (SMALL * LETTER)) as usize;
-    text.iter().flat_map(|line| wrap(line, columns, 2).lines().map(str::to_owned).collect::<Vec<_>>()).collect()
+    lines.iter().flat_map(|line| wrap(line, columns, 2).lines().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
 /// With a title for readers of screens, and the colours for a dark one.
@@ -251,9 +264,6 @@ mod tests {
             assert!(names.contains(&name), "{names:?}");
         }
         assert!(all.iter().all(|line| spelled(line.kib) == "4 – 8.1" && spelled((1.0, 1.0)) == "1"));
-        // A name ends before the bars begin.
-        let longest = names.iter().filter(|n| n.starts_with("stock")).map(|n| n.chars().count()).max().unwrap();
-        assert!(f64::from(MARGIN) + longest as f64 * LABEL * LETTER < f64::from(KIB.0), "{names:?}");
         rows.iter_mut().for_each(|row| row.kib_per_tx = None);
         assert!(lines(&rows).is_empty());
     }

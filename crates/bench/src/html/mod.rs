@@ -101,7 +101,7 @@ pub fn table(out: &mut String, heads: &[String], rows: &[(Option<usize>, Vec<Str
         out.push_str("<tr>");
         for (i, cell) in cells.iter().enumerate() {
             let swatch = color.filter(|_| i == 0).map_or(String::new(), |color| {
-                format!("<span class=\"swatch\" style=\"background:var(--c{})\"></span>", color % plots::COLORS)
+                format!("<span class=\"swatch\" style=\"background:var(--c{})\"></span>&nbsp;", color % plots::COLORS)
             });
             write!(out, "<td>{swatch}{}</td>", escape(cell))?;
         }

@@ -200,7 +200,7 @@ fn bars(bars: &[Bar], unit: &str) -> Result<String> {
 }
 
 /// The end of an axis from 0 on: a tick at or beyond `most`. And how many ticks there are.
-fn nice_end(most: f64) -> (f64, usize) {
+pub fn nice_end(most: f64) -> (f64, usize) {
     let most = most.max(1e-9);
     let power = 10f64.powf((most / 4.0).log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|n| n * power).into_iter().find(|step| most / step <= 4.0);
@@ -221,7 +221,7 @@ pub fn short(v: f64) -> String {
     } else if v >= 10.0 || v == v.trunc() {
         thousands(v)
     } else {
-        format!("{v:.2}").trim_end_matches('0').to_owned()
+        format!("{v:.2}").trim_end_matches('0').trim_end_matches('.').to_owned()
     }
 }
 
@@ -295,18 +295,26 @@ pub fn stacked(lines: &[(String, Vec<f64>)], unit: &str) -> Result<String> {
 const CHARACTERS: usize = 48;
 
 /// Labels that fit beside each other. Else the first word of each is three letters long, and is
-/// left out where the one before has the same.
+/// left out where the one before has the same. Where even that has no room, the word stands alone.
 fn fitting(points: &[&str]) -> Vec<String> {
     if points.iter().map(|p| p.len() + 2).sum::<usize>() <= CHARACTERS {
         return points.iter().map(|p| (*p).to_owned()).collect();
     }
-    let mut before = None;
-    let short = |point: &&str| match point.split_once(' ') {
-        Some((first, rest)) if before.replace(first.to_owned()).as_deref() == Some(first) => rest.to_owned(),
-        Some((first, rest)) => format!("{} {rest}", first.chars().take(3).collect::<String>()),
-        None => (*point).to_owned(),
-    };
-    points.iter().map(short).collect()
+    let step = CHARACTERS as f64 / (points.len().max(3) - 1) as f64;
+    let mut names: Vec<String> = Vec::new();
+    for (i, point) in points.iter().enumerate() {
+        let (first, rest) = point.split_once(' ').unwrap_or(("", point));
+        let word: String = first.chars().take(3).collect();
+        let is_same = i > 0 && points[i - 1].split_once(' ').is_some_and(|(before, _)| before == first);
+        let before = names.last().map_or(0, String::len);
+        let both = format!("{word} {rest}");
+        names.push(match is_same || first.is_empty() {
+            true => rest.to_owned(),
+            false if ((before + both.len()) as f64) < 2.0 * step - 1.0 => both,
+            false => word,
+        });
+    }
+    names
 }
 
 /// A line for each series over points that have names; missing values are left out.
@@ -457,6 +465,7 @@ mod tests {
         }
         assert_eq!(decades(150.0, 57_002.0), 100.0..100_000.0);
         assert_eq!([short(1500.0), short(12_000.0), short(1_200_000.0), short(0.5)], ["1,500", "12k", "1,200k", "0.5"]);
+        assert_eq!([short(0.001), short(2.999)], ["0", "3"]);
     }
 
     #[test]
@@ -480,6 +489,9 @@ mod tests {
         assert_eq!(fitting(&["insert 1", "insert 2"]), ["insert 1", "insert 2"]);
         let many = ["insert 1", "insert 2", "insert 4", "update 1", "update 2", "update 4", "delete 1", "delete 16"];
         assert_eq!(fitting(&many), ["ins 1", "2", "4", "upd 1", "2", "4", "del 1", "16"]);
+        let more = ["insert", "update", "delete"].map(|word| [1, 2, 4, 8, 16].map(|n| format!("{word} {n}")));
+        let more: Vec<&str> = more.iter().flatten().map(String::as_str).collect();
+        assert_eq!(fitting(&more)[..7], ["ins 1", "2", "4", "8", "16", "upd", "2"]);
     }
 
     #[test]

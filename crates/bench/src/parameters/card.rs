@@ -436,8 +436,72 @@ fn gib(bytes: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    pub fn machine() -> Machine {
+        let text = |text: &str| Some(text.to_owned());
+        Machine {
+            kernel: text("6.18.5-16-cloud-amd64"),
+            file_system: text("ext4"),
+            mount_options: Some(["rw", "relatime", "discard"].map(str::to_owned).to_vec()),
+            file_system_journal: text("data=ordered"),
+            free_bytes: Some(81_604_378_624),
+            device_unknown: None,
+            device: Some(Queue {
+                name: "nvme0n1".to_owned(),
+                model: text("Samsung SSD 990 PRO with Heatsink 2TB"),
+                write_cache: text("write back"),
+                fua: Some(true),
+                physical_block_size: Some(4096),
+                logical_block_size: Some(512),
+                atomic_write_bytes_max: Some(0),
+                scheduler: text("mq-deadline"),
+                rotational: Some(false),
+            }),
+            simulated: None,
+            cpu_model: text("AMD Ryzen Threadripper PRO 7995WX 96-Cores"),
+            cpus: Some(192),
+            cpu_governor: text("schedutil"),
+            memory_bytes: Some(540 << 30),
+        }
+    }
+
+    pub fn parameters() -> Parameters {
+        let (sqlite_version, compile_options) = sqlite().unwrap();
+        Parameters {
+            onewrite_version: env!("CARGO_PKG_VERSION"),
+            made_at: "2026-11-25 22:35 UTC".to_owned(),
+            command: "onewrite bench --dir /var/lib/a-program-with-a-long-name --html report.html".to_owned(),
+            build: "release",
+            sqlite_version,
+            compile_options,
+            engines: BTreeMap::new(),
+            stores: BTreeMap::new(),
+            workloads: BTreeMap::new(),
+            indexes: 3,
+            preloaded_rows: 100_000,
+            row_bytes: 128,
+            key_order: "random 63-bit keys",
+            transactions: 1000,
+            warm_up_transactions: 20,
+            cold: "no",
+            wal_at_start: "empty",
+            checkpoint_at_end: "yes",
+            runs: 25,
+            minutes_max: Some(2.0),
+            run_order: "interleaved, order of engines turned per run",
+            seed: 1,
+            wear: Wear { wear: true, card_gb: 32.0, card_cycles: 3000.0, card_amplification: 4.0, commits_per_s: 10.0 },
+            floor: "one 4 KiB overwrite and one flush",
+            syscall_counting: "ptrace",
+            syscalls: BTreeMap::new(),
+            machine: machine(),
+            machines: BTreeMap::new(),
+            unknown: ["FUA", "atomic unit", "CPU governor"].map(str::to_owned).to_vec(),
+            notes: vec!["something else was writing to the device: stock/wal-normal insert (2 of 5)".to_owned()],
+        }
+    }
 
     #[test]
     fn processors_and_memory() {

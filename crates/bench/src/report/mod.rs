@@ -7,8 +7,7 @@ use crate::counting::wear::{Wear, Worn};
 use crate::engines::{BenchEngine, EngineKind};
 use crate::numbers::stats::{self, Known, Ratio};
 use crate::parameters::card::Parameters;
-use crate::text::thousands;
-use comfy_table::{Cell, CellAlignment, ContentArrangement, LineStyle, Table, TableStyle};
+use crate::text::{self, thousands};
 use serde::Serialize;
 
 /// One result of the JSON. `None` is "not available"; the notes say why.
@@ -74,22 +73,16 @@ pub struct ReportJson<'a> {
     pub results: &'a [Row],
 }
 
-/// Columns from which on the roomy table may fit, with the longest latency too, and that of blocks.
-const WIDE: u16 = 110;
-const WIDEST: u16 = 118;
-const WIDE_BLOCKS: u16 = 119;
-
-const LINE: LineStyle = LineStyle::new('─', '─', '─', '─');
-const STYLE: TableStyle = TableStyle::new().top_border(LINE).header_separator(LINE).bottom_border(LINE);
-
-/// The table, grouped by workload; without its second ratio and its frames where `columns` are few.
+/// The table, grouped by workload; where `columns` are few, without its longest latency, its second
+/// ratio and its interval.
 pub fn table(rows: &[Row], reference: &str, columns: u16) -> String {
-    let widest = |text: &str| text.lines().map(|l| l.chars().count()).max().unwrap_or(0);
-    // Numbers with many digits take more.
-    let fits = |text: &String| widest(text) <= usize::from(columns);
-    let roomiest = (columns >= WIDEST).then(|| drawn(rows, reference, true, true)).filter(fits);
-    let roomy = || (columns >= WIDE).then(|| drawn(rows, reference, true, false)).filter(fits);
-    roomiest.or_else(roomy).unwrap_or_else(|| drawn(rows, reference, false, false))
+    let roomy = |widest: bool| Some(drawn(rows, reference, (true, widest), columns)).filter(|t| fits(t, columns));
+    roomy(true).or_else(|| roomy(false)).unwrap_or_else(|| drawn(rows, reference, (false, false), columns))
+}
+
+/// Whether it is one table that has room.
+fn fits(table: &str, columns: u16) -> bool {
+    !table.contains("\n\n") && text::width(table) <= usize::from(columns)
 }
 
 /// Whether that is the roomy one, whose head names the floor.
@@ -97,10 +90,7 @@ fn is_wide(rows: &[Row], columns: u16) -> bool {
     table(rows, "", columns).lines().take(3).any(|head| head.contains("floor"))
 }
 
-fn drawn(rows: &[Row], reference: &str, wide: bool, widest: bool) -> String {
-    let mut t = Table::new();
-    t.load_style(STYLE);
-    t.set_content_arrangement(ContentArrangement::Disabled);
+fn drawn(rows: &[Row], reference: &str, (wide, widest): (bool, bool), columns: u16) -> String {
     let ratio = if reference == "WAL/FULL" { "× WAL\n/FULL".to_owned() } else { format!("×\n{reference}") };
     let heads = [
         ("", "", true),
@@ -120,24 +110,16 @@ fn drawn(rows: &[Row], reference: &str, wide: bool, widest: bool) -> String {
         ("sync\ncalls", "sync\ncall", true),
     ];
     let shown = heads.iter().filter(|(.., show)| *show);
-    t.set_header(shown.clone().map(|(long, short, _)| if wide { *long } else { *short }));
-    let mut workloads: Vec<&str> = rows.iter().map(|r| r.workload).collect();
-    workloads.dedup();
-    for workload in workloads {
-        let group: Vec<&Row> = rows.iter().filter(|r| r.workload == workload).collect();
+    let heads: Vec<String> = shown.map(|(long, short, _)| if wide { *long } else { *short }.to_owned()).collect();
+    let mut lines = Vec::new();
+    for group in rows.chunk_by(|a, b| a.workload == b.workload) {
         // Reads compare with another engine than the head of the column says.
-        let to = match (group.iter().any(|r| r.ratio_to_stock_default.is_some()), wide) {
-            (false, _) => "",
-            (true, true) => "× DELETE",
-            (true, false) => "×DEL",
-        };
-        let name: String = workload.to_uppercase().chars().take(if wide { 20 } else { 14 }).collect();
-        t.add_row([Cell::new(name), Cell::new(""), Cell::new(to)]);
+        let to = if group.iter().any(|r| r.ratio_to_stock_default.is_some()) { ": × DELETE" } else { "" };
+        lines.push(vec![format!("{}{to}", group[0].workload.to_uppercase())]);
         for row in group {
-            // Few columns have no room for blanks and commas.
+            // Few columns have no room for commas.
             let plain = |text: String| if wide { text } else { text.replace(',', "") };
-            let margin = if wide { " " } else { "" };
-            let mut cells = vec![format!("{margin}{}", label(row, wide)), plain(rate_cell(row)), ratio_cell(row)];
+            let mut cells = vec![format!(" {}", label(row, wide)), plain(rate_cell(row)), ratio_cell(row)];
             if wide {
                 cells.push(row.ratio.filter(|r| r.confidence > 0.0).map_or("n/a".to_owned(), percent));
                 cells.push(fine(row.floors));
@@ -148,26 +130,20 @@ fn drawn(rows: &[Row], reference: &str, wide: bool, widest: bool) -> String {
             // Only onewrite has such a log.
             cells.extend(wide.then(|| row.kib_once_per_tx.map_or(String::new(), |kib| fine(Some(kib)))));
             cells.extend([row.flushes_per_tx, row.write_syscalls_per_tx, row.sync_syscalls_per_tx].map(fine));
-            t.add_row(cells);
+            lines.push(cells);
         }
     }
-    let last = shown.count() - 1;
-    for (i, column) in t.column_iter_mut().enumerate() {
-        if i > 0 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-        column.set_padding(if wide { (u16::from(i > 0), 0) } else { (0, u16::from(i != last)) });
-    }
-    t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+    text::table(&heads, &lines, columns)
 }
 
 /// The block traces in numbers; `None` where there are none.
 pub fn blocks(rows: &[Row], columns: u16) -> Option<String> {
     let traced: Vec<(&Row, PerTx)> = rows.iter().filter_map(|r| Some((r, r.blocks?))).collect();
-    let wide = columns >= WIDE_BLOCKS;
-    let mut t = Table::new();
-    t.load_style(STYLE);
-    t.set_content_arrangement(ContentArrangement::Disabled);
+    let roomy = || Some(drawn_blocks(&traced, true, columns)).filter(|table| fits(table, columns));
+    (!traced.is_empty()).then(|| roomy().unwrap_or_else(|| drawn_blocks(&traced, false, columns)))
+}
+
+fn drawn_blocks(traced: &[(&Row, PerTx)], wide: bool, columns: u16) -> String {
     let heads = [
         ("KiB for", "KiB for"),
         ("data\nbase", "data\nbase"),
@@ -184,27 +160,22 @@ pub fn blocks(rows: &[Row], columns: u16) -> Option<String> {
     ];
     // Years follow from the bytes: few columns have room for one of them.
     let shown = |i: usize| wide || heads[i].0 != "bytes/\ncommit";
-    t.set_header(heads.iter().enumerate().filter(|(i, _)| shown(*i)).map(|(_, h)| if wide { h.0 } else { h.1 }));
-    let mut workload = "";
-    for (row, b) in &traced {
-        if row.workload != workload {
-            workload = row.workload;
-            t.add_row([workload.to_uppercase().chars().take(if wide { 20 } else { 14 }).collect::<String>()]);
+    let shown_heads = heads.iter().enumerate().filter(|(i, _)| shown(*i));
+    let shown_heads: Vec<String> = shown_heads.map(|(_, h)| if wide { h.0 } else { h.1 }.to_owned()).collect();
+    let mut lines = Vec::new();
+    for group in traced.chunk_by(|(a, _), (b, _)| a.workload == b.workload) {
+        lines.push(vec![group[0].0.workload.to_uppercase()]);
+        for (row, b) in group {
+            let mut cells = vec![format!(" {}", label(row, wide))];
+            cells.extend(b.kib().map(|kib| fine(Some(kib))));
+            cells.extend([fine(Some(b.writes_per_tx)), format!("{:.0}", 100.0 * b.sequential_share)]);
+            cells.push(fine(Some(b.flushes_per_tx)));
+            cells.push(row.wear.map_or("n/a".to_owned(), |w| format!("{:.0}", w.bytes_per_commit)));
+            cells.push(whole(row.wear.map(|w| w.years)));
+            lines.push(cells.into_iter().enumerate().filter(|(i, _)| shown(*i)).map(|(_, cell)| cell).collect());
         }
-        let mut cells = vec![format!(" {}", label(row, wide))];
-        cells.extend(b.kib().map(|kib| fine(Some(kib))));
-        cells.extend([fine(Some(b.writes_per_tx)), format!("{:.0}", 100.0 * b.sequential_share)]);
-        cells.push(fine(Some(b.flushes_per_tx)));
-        cells.push(row.wear.map_or("n/a".to_owned(), |w| format!("{:.0}", w.bytes_per_commit)));
-        cells.push(whole(row.wear.map(|w| w.years)));
-        t.add_row(cells.into_iter().enumerate().filter(|(i, _)| shown(*i)).map(|(_, cell)| cell));
     }
-    for (i, column) in t.column_iter_mut().enumerate() {
-        column.set_cell_alignment(if i > 0 { CellAlignment::Right } else { CellAlignment::Left });
-        column.set_padding(if wide { (1, 1) } else { (0, u16::from(i < 10)) });
-    }
-    let text = t.lines().map(|l| l.trim_end().to_owned()).collect::<Vec<_>>().join("\n");
-    (!traced.is_empty()).then_some(text)
+    text::table(&shown_heads, &lines, columns)
 }
 
 fn percent(ratio: Ratio) -> String {
@@ -405,19 +376,18 @@ pub mod tests {
     #[test]
     fn the_table_keeps_to_its_width() {
         for columns in [80, 99, 108, 118, 119, 120, 140] {
-            let text = table(&rows(), "WAL/FULL", columns);
-            let widest = text.lines().map(|l| l.chars().count()).max().unwrap();
-            assert!(widest <= usize::from(columns), "{widest} columns of {columns}:\n{text}");
+            let told = table(&rows(), "WAL/FULL", columns);
+            assert!(text::width(&told) <= usize::from(columns), "{columns}:\n{told}");
             let traced = blocks(&rows(), columns).unwrap();
-            let widest = traced.lines().map(|l| l.chars().count()).max().unwrap();
-            assert!(widest <= usize::from(columns), "{widest} columns of {columns}:\n{traced}");
-            assert_eq!(traced.contains("123456"), columns >= WIDE_BLOCKS, "{traced}");
+            assert!(text::width(&traced) <= usize::from(columns), "{columns}:\n{traced}");
+            assert_eq!(traced.contains("123456"), columns > 80, "{columns}:\n{traced}");
             assert!(traced.contains("16.2") && traced.contains("1,234"), "{traced}");
-            assert!(text.contains("DELETE") && text.contains("n/a"), "{text}");
-            assert!(text.contains("12346~") || text.contains("12,346~"), "{text}");
+            assert!(told.contains("DELETE") && told.contains("n/a"), "{told}");
+            assert!(told.contains("12346~") || told.contains("12,346~"), "{told}");
             // The part that comes once, and the longest latency.
-            assert!(columns < 120 || text.contains("3.21"), "{columns}:\n{text}");
-            assert!(if columns < WIDEST { !text.contains("23,457") } else { columns < 140 || text.contains("23,457") });
+            assert!(columns < 120 || told.contains("3.21"), "{columns}:\n{told}");
+            let has_longest = told.contains("23,457");
+            assert!(if columns == 80 { !has_longest } else { columns < 120 || has_longest }, "{columns}:\n{told}");
         }
     }
 

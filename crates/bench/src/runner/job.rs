@@ -151,3 +151,20 @@ impl Job {
         Ok(notes)
     }
 }
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::parameters::card::tests::parameters;
+
+    /// Of these rows, without a trace.
+    pub fn outcome(rows: Vec<Row>, reference: &str) -> RunOutcome {
+        RunOutcome {
+            parameters: parameters(),
+            traces: rows.iter().map(|_| None).collect(),
+            rows,
+            reference: reference.to_owned(),
+            failed: Vec::new(),
+        }
+    }
+}

@@ -3,6 +3,8 @@
 mod job;
 mod results;
 
+#[cfg(test)]
+pub use job::tests;
 pub use job::{Case, Job, MeasuredSection, RunOutcome, SectionKey};
 
 use crate::counting::blocks::Blocks;

@@ -3,6 +3,8 @@
 
 mod commit;
 pub mod crowd;
+#[cfg(test)]
+mod pages;
 mod phone;
 pub mod schemes;
 pub mod vm;

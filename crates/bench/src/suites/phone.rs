@@ -17,11 +17,10 @@ use crate::parameters::suite::SuiteOptions;
 use crate::report;
 use crate::report::Row;
 use crate::runner::{self, Case, Job, RunOutcome};
-use crate::text::wrap;
+use crate::text;
 use crate::workload::Workload;
 use crate::workload::WorkloadSelection;
 use anyhow::{Context, Result, bail, ensure};
-use comfy_table::{CellAlignment, Table, TableStyle};
 use onewrite_device::Profile;
 use serde::Serialize;
 use std::path::PathBuf;
@@ -95,7 +94,7 @@ impl PhoneMetric {
             None => "n/a".to_owned(),
             Some(v) if self == PhoneMetric::Flushes => format!("{v:.2}"),
             Some(v) if v < 99.95 => format!("{v:.1}"),
-            Some(v) => format!("{v:.0}"),
+            Some(v) => text::thousands(v),
         }
     }
 }
@@ -147,7 +146,7 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
         let device = name.split('/').next().unwrap_or_default().to_owned();
         outcome.parameters.machines.entry(device).or_insert(machine);
     }
-    print(&outcome, &on_f2fs);
+    print!("{}", told(&outcome, &on_f2fs, text::columns()));
     let json = PhoneJson {
         measured: report::ReportJson { parameters: &outcome.parameters, results: &outcome.rows },
         counted_on_f2fs: &on_f2fs,
@@ -374,12 +373,13 @@ impl<'r> FigureNames<'r> {
 /// How far one must be ahead to have won, where runs are too few to tell.
 const AHEAD: f64 = 1.1;
 
-/// A sentence for each workload: the winner on each device, and by how much; and among those that
+/// A sentence for each workload: the fastest on each device, and by how much; and among those that
 /// are computed.
 fn leads(figures: Figures<'_>) -> Vec<String> {
     let (rows, names) = (figures.rows, FigureNames::of(figures));
     let shown = |rate: f64| PhoneMetric::Rate.shown(Some(rate));
-    let on = |workload: &str, device: &str| -> Option<String> {
+    // What is certain of the fastest on a device, and the fastest.
+    let on = |workload: &str, device: &str| -> Option<(&str, String)> {
         let mut all: Vec<&Row> = rows.iter().filter(|r| r.engine == device && r.workload == workload).collect();
         all.sort_by(|a, b| b.tx_per_s.total_cmp(&a.tx_per_s));
         let (first, next) = (all.first()?, all.get(1)?);
@@ -387,11 +387,13 @@ fn leads(figures: Figures<'_>) -> Vec<String> {
         let is_known = if ratio.confidence > 0.0 { ratio.low > 1.0 } else { ratio.median >= AHEAD };
         if !is_known {
             let rates = [first, next].map(|row| format!("{} {}/s", row.preset, shown(row.tx_per_s)));
-            return Some(format!("nobody for certain on {device} ({})", rates.join(", ")));
+            return Some(("no engine won for certain on", format!("{device} ({})", rates.join(", "))));
         }
-        let mark = if ratio.safe { "" } else { "~" };
+        let (verdict, mark) =
+            if ratio.safe { ("won by", "") } else { ("ahead, which is not safe to quote (~), is", "~") };
         let rate = shown(first.tx_per_s);
-        Some(format!("{} on {device} ({rate}/s, {:.2}{mark} times {})", first.preset, ratio.median, next.preset))
+        let by = format!("{} on {device} ({rate}/s, {:.2}{mark} times {})", first.preset, ratio.median, next.preset);
+        Some((verdict, by))
     };
     let computed = |workload: &str| -> Option<String> {
         let each = names.devices.iter().filter_map(|device| {
@@ -407,9 +409,13 @@ fn leads(figures: Figures<'_>) -> Vec<String> {
         (!each.is_empty()).then(|| format!(" On F2FS, by the device alone: {}.", each.join(", ")))
     };
     let sentence = |workload: &&str| {
-        let each: Vec<String> = names.devices.iter().filter_map(|device| on(workload, device)).collect();
+        let each: Vec<(&str, String)> = names.devices.iter().filter_map(|device| on(workload, device)).collect();
+        let alike = each.chunk_by(|a, b| a.0 == b.0).map(|of| {
+            let which: Vec<&str> = of.iter().map(|(_, which)| which.as_str()).collect();
+            format!("{} {}", of[0].0, which.join(", "))
+        });
         let computed = computed(workload).unwrap_or_default();
-        (!each.is_empty()).then(|| format!("{workload}: won by {}.{computed}", each.join(", ")))
+        (!each.is_empty()).then(|| format!("{workload}: {}.{computed}", alike.collect::<Vec<_>>().join("; ")))
     };
     names.workloads.iter().filter_map(sentence).collect()
 }
@@ -434,31 +440,21 @@ fn notes(outcome: &RunOutcome, figures: Figures<'_>) -> Vec<String> {
     lines
 }
 
-fn print(outcome: &RunOutcome, on_f2fs: &[OnF2fs]) {
+/// The text of the terminal.
+fn told(outcome: &RunOutcome, on_f2fs: &[OnF2fs], columns: u16) -> String {
     let figures = Figures { rows: &outcome.rows, on_f2fs, wear: &outcome.parameters.wear };
     let names = FigureNames::of(figures);
+    // A name takes more room than the numbers below it.
+    let breaking = |head: String| head.replace('/', "/\n").replace(", ", ",\n").replace('-', "-\n");
+    let mut out = String::new();
     for part in names.parts() {
-        let mut t = Table::new();
-        t.load_style(TableStyle::new());
-        let breaking = |head: String| head.replacen('/', "/\n", 1).replace(", ", ",\n");
-        let title = format!("{}\n{}", part.0.name(), if part.0.is_rate() { part.1 } else { "" });
-        t.set_header(names.heads(&title).into_iter().enumerate().map(|(i, h)| if i == 0 { h } else { breaking(h) }));
-        for workload in &names.workloads {
-            t.add_row(names.cells(figures, part, workload));
-        }
-        for (i, column) in t.column_iter_mut().enumerate() {
-            column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right });
-            column.set_padding((0, 2));
-        }
-        println!("{t}\n");
+        let device = if part.0.is_rate() { format!(", {}", part.1) } else { String::new() };
+        let heads: Vec<String> = names.heads("").into_iter().map(breaking).collect();
+        let lines: Vec<Vec<String>> = names.workloads.iter().map(|w| names.cells(figures, part, w)).collect();
+        out += &format!("{}{device}\n{}\n\n", part.0.name(), text::table(&heads, &lines, columns));
     }
-    for line in leads(figures).iter().chain(&notes(outcome, figures)) {
-        println!("{}", wrap(line, 118, 2));
-    }
-    println!();
-    for line in card::lines(&outcome.parameters.short(), 118) {
-        println!("{line}");
-    }
+    out += &text::wrapped(leads(figures).iter().chain(&notes(outcome, figures)), columns);
+    format!("{out}\n{}\n", card::lines(&outcome.parameters.short(), text::line(columns)).join("\n"))
 }
 
 /// The geometric mean over the workloads of a metric, by that of the engine that ratios refer to.
@@ -539,11 +535,12 @@ fn page(outcome: &RunOutcome, on_f2fs: &[OnF2fs]) -> Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::counting::blocks::PerTx;
     use crate::engines::EngineKind;
     use crate::report::tests::rows as all_rows;
+    use crate::runner::tests::outcome;
 
     fn rows() -> Vec<Row> {
         let mut rows = Vec::new();
@@ -562,6 +559,57 @@ mod tests {
         }
         refer(&mut rows);
         rows
+    }
+
+    /// All devices, workloads and engines of the suite, and those on F2FS.
+    fn sample() -> (RunOutcome, Vec<OnF2fs>) {
+        let workloads = WorkloadSelection::all(&WORKLOADS.map(|name| name.parse().unwrap()));
+        let engines = STOCK.into_iter().chain(SCHEMES);
+        let (mut rows, mut on_f2fs) = (Vec::new(), Vec::new());
+        for workload in workloads {
+            for (device, (i, engine)) in DEVICES.iter().flat_map(|d| engines.clone().enumerate().map(move |e| (d, e))) {
+                let like =
+                    all_rows().into_iter().find(|r| r.workload == workload.name() && r.preset == "delete").unwrap();
+                let rate = 1234.5 * 1.5_f64.powi(i as i32);
+                rows.push(Row {
+                    engine: device.name().to_owned(),
+                    preset: format!("{}/{engine}", if STOCK.contains(&engine) { "stock" } else { "onewrite" }),
+                    tx_per_s: rate,
+                    tx_per_s_runs: vec![rate],
+                    kib_per_tx: Some(1234.5),
+                    flushes_per_tx: Some(12.34),
+                    blocks: like.blocks.map(|b| PerTx { device_ms_per_tx: Some(200.0 / rate), ..b }),
+                    ..like
+                });
+            }
+            on_f2fs.extend([BATCH_ATOMIC, LOG].map(|engine| OnF2fs {
+                workload: workload.name(),
+                engine: engine.to_owned(),
+                kib: 20.0,
+                flushes: 3.0,
+                tx_per_s: DEVICES.map(|device| (device.name(), 4567.8)).to_vec(),
+            }));
+        }
+        refer(&mut rows);
+        (outcome(rows, ""), on_f2fs)
+    }
+
+    pub fn sample_page() -> String {
+        let (mut outcome, mut on_f2fs) = sample();
+        // Each workload has the same pictures.
+        outcome.rows.retain(|row| ["open-insert-close", "mobibench-insert"].contains(&row.workload));
+        on_f2fs.retain(|row| ["open-insert-close", "mobibench-insert"].contains(&row.workload));
+        page(&outcome, &on_f2fs).unwrap()
+    }
+
+    #[test]
+    fn the_text_of_the_terminal_has_eighty_columns() {
+        let (outcome, on_f2fs) = sample();
+        for on_f2fs in [&on_f2fs[..], &[]] {
+            let told = told(&outcome, on_f2fs, 80);
+            assert!(text::width(&told) <= 80, "{told}");
+            assert!(told.contains("\nopen-insert-close") && told.contains("transactions/s, sdcard\n"), "{told}");
+        }
     }
 
     fn wear() -> Wear {
@@ -583,7 +631,7 @@ mod tests {
         assert!((overall - 3.0).abs() < 1e-9);
         let leads = leads(figures);
         assert_eq!(leads.len(), 2);
-        let expected = "rl: won by onewrite/log on emmc (300/s, 1.50~ times stock/wal-full), onewrite/log on ufs";
+        let expected = "rl: ahead, which is not safe to quote (~), is onewrite/log on emmc (300/s, 1.50~ times stock/wal-full), onewrite/log on ufs";
         assert!(leads[0].contains(expected), "{leads:?}");
         let mut near = rows.clone();
         for row in near.iter_mut().filter(|r| r.preset == "onewrite/log") {
@@ -591,7 +639,10 @@ mod tests {
             row.tx_per_s_runs = vec![row.tx_per_s];
         }
         let near = super::leads(Figures { rows: &near, ..figures });
-        assert!(near[0].contains("nobody for certain on emmc (onewrite/log 210/s, stock/wal-full 200/s)"), "{near:?}");
+        assert!(
+            near[0].contains("no engine won for certain on emmc (onewrite/log 210/s, stock/wal-full 200/s)"),
+            "{near:?}"
+        );
     }
 
     #[test]
@@ -611,7 +662,7 @@ mod tests {
         assert_eq!(names.cells(figures, (PhoneMetric::Rate, "emmc"), "gmail"), ["gmail", "100", "200", "300", "n/a"]);
         assert_eq!(
             names.cells(figures, (PhoneMetric::DeviceRate, "emmc"), "gmail"),
-            ["gmail", "500", "1000", "1500", "400"]
+            ["gmail", "500", "1,000", "1,500", "400"]
         );
         assert_eq!(names.cells(figures, (PhoneMetric::Flushes, "emmc"), "rl").last().unwrap(), "3.00");
         let years = figures.value((PhoneMetric::Years, "ufs"), "rl", BATCH_ATOMIC).unwrap();
@@ -623,7 +674,7 @@ mod tests {
         let log = OnF2fs { engine: LOG.to_owned(), tx_per_s: vec![("emmc", 200.0), ("ufs", 1200.0)], ..counted("rl") };
         let on_f2fs = [counted("gmail"), counted("rl"), log];
         let leads = leads(Figures { on_f2fs: &on_f2fs, ..figures });
-        let expected = " On F2FS, by the device alone: batch-atomic on emmc (400/s, 2.00 times onewrite/log), onewrite/log on ufs (1200/s, 2.00 times batch-atomic).";
+        let expected = " On F2FS, by the device alone: batch-atomic on emmc (400/s, 2.00 times onewrite/log), onewrite/log on ufs (1,200/s, 2.00 times batch-atomic).";
         assert!(leads.iter().any(|lead| lead.starts_with("rl") && lead.ends_with(expected)), "{leads:?}");
     }
 

@@ -15,9 +15,9 @@ use crate::numbers::measure::{INTERRUPTED, Probe};
 use crate::parameters::options::Common;
 use crate::parameters::suite::SuiteOptions;
 use crate::progress::spelled;
+use crate::text;
 use crate::workload::{self, SectionStage, Size, Workload};
 use anyhow::{Context, Result, bail};
-use comfy_table::{Cell, CellAlignment, Table, TableStyle};
 use onewrite_device::vm::{self, BLOCK_PATH, Guest, Machine, MachineOptions};
 use onewrite_device::{Device, DeviceOptions, FileSystem, JOURNAL, METADATA, Profile, Region, regions, time_ns};
 use serde::{Deserialize, Serialize};
@@ -243,17 +243,7 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
     }
     notes.extend(failed.iter().map(|why| format!("failed: {why}")));
     files.write(&all, || bail!("the suite {NAME} has no page"))?;
-    println!(
-        "What a single-row insert writes, by file system and engine; {ROWS} rows before, {transactions} inserts; Linux {release}, emulated\n\n{}\n",
-        table(&all)
-    );
-    println!(
-        "KiB, requests and flushes as they left the machine; ms are computed from them, for a device that does nothing else."
-    );
-    println!(
-        "db, log: where the files lay at the end, so without a journal that was removed, nor what F2FS wrote elsewhere since."
-    );
-    notes.iter().for_each(|note| println!("{note}"));
+    print!("{}", told(&all, (transactions, &release), &notes, text::columns()));
     if failed.is_empty() { Ok(()) } else { bail!("a part failed: {}", failed.join("; ")) }
 }
 
@@ -392,24 +382,38 @@ pub fn on_f2fs(
     Ok(Ok(all))
 }
 
-fn table(all: &[Counts]) -> Table {
-    let mut table = Table::new();
-    table.load_style(TableStyle::new());
-    let mut head = vec!["", "", "KiB", "db", "log", "file system", "requests", "flushes"];
-    head.extend(PROFILES.map(Profile::name));
-    table.set_header(head);
-    for counts in all {
+/// The text of the terminal.
+fn told(all: &[Counts], (transactions, release): (usize, &str), notes: &[String], columns: u16) -> String {
+    let title = format!(
+        "What a single-row insert writes, by file system and engine; {ROWS} rows before, {transactions} inserts; Linux \
+         {release}, emulated"
+    );
+    let below = [
+        "KiB, requests and flushes as they left the machine; ms are computed from them, for a device that does nothing else.",
+        "db, log: where the files lay at the end, so without a journal that was removed, nor what F2FS wrote elsewhere \
+         since.",
+    ];
+    let lines = below.into_iter().chain(notes.iter().map(String::as_str));
+    format!("{}\n{}\n\n{}", text::wrapped([title], columns), table(all, columns), text::wrapped(lines, columns))
+}
+
+fn table(all: &[Counts], columns: u16) -> String {
+    let heads = ["", "KiB", "db", "log", "file\nsystem", "re\nquests", "flu\nshes"].into_iter().map(str::to_owned);
+    let heads: Vec<String> = heads.chain(PROFILES.map(|profile| format!("{}\nms", profile.name()))).collect();
+    let mut lines: Vec<Vec<String>> = Vec::new();
+    for (i, counts) in all.iter().enumerate() {
+        if i == 0 || all[i - 1].file_system != counts.file_system {
+            lines.push(vec![counts.file_system.clone()]);
+        }
         let known = counts.kib_database + counts.kib_log + counts.kib_file_system > 0.0;
         let part = |kib: f64| if known { format!("{kib:.1}") } else { "?".to_owned() };
-        let mut cells = vec![counts.file_system.clone(), counts.engine.clone(), format!("{:.1}", counts.kib)];
+        let mut cells = vec![format!(" {}", counts.engine), format!("{:.1}", counts.kib)];
         cells.extend([counts.kib_database, counts.kib_log, counts.kib_file_system].map(part));
         cells.extend([counts.requests, counts.flushes].map(|n| format!("{n:.2}")));
         cells.extend(counts.ms.iter().map(|(_, ms)| format!("{ms:.2}")));
-        table.add_row(cells.into_iter().enumerate().map(|(at, text)| {
-            Cell::new(text).set_alignment(if at < 2 { CellAlignment::Left } else { CellAlignment::Right })
-        }));
+        lines.push(cells);
     }
-    table
+    text::table(&heads, &lines, columns)
 }
 
 /// The guest's part.
@@ -532,9 +536,31 @@ mod tests {
             ..Counts::default()
         };
         let known = Counts { kib_log: 4.0, ..counts.clone() };
-        let text = table(&[counts, known]).to_string();
+        let text = table(&[counts, known], 80);
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines[1], ["f2fs", "log", "4.2", "?", "?", "?", "1.00", "1.00", "0.90", "0.50", "2.00"]);
-        assert_eq!(lines[2], ["f2fs", "log", "4.2", "0.0", "4.0", "0.0", "1.00", "1.00", "0.90", "0.50", "2.00"]);
+        assert_eq!(lines[2], ["f2fs"]);
+        assert_eq!(lines[3], ["log", "4.2", "?", "?", "?", "1.00", "1.00", "0.90", "0.50", "2.00"]);
+        assert_eq!(lines[4], ["log", "4.2", "0.0", "4.0", "0.0", "1.00", "1.00", "0.90", "0.50", "2.00"]);
+    }
+
+    #[test]
+    fn eighty_columns_are_enough() {
+        let counts = |file_system: &str, engine: &str| Counts {
+            file_system: file_system.to_owned(),
+            engine: engine.to_owned(),
+            kib: 1040.3,
+            kib_database: 12.5,
+            kib_log: 1004.2,
+            kib_file_system: 23.6,
+            requests: 18.75,
+            flushes: 4.05,
+            ms: vec![("emmc", 12.34), ("ufs", 4.56), ("sdcard", 123.45)],
+        };
+        let engines = ["delete", BATCH_ATOMIC, "log", "dhl-cc"];
+        let systems = ["ext4-writeback", "f2fs"];
+        let all: Vec<Counts> = systems.iter().flat_map(|fs| engines.map(|engine| counts(fs, engine))).collect();
+        let note = "failed: delete on f2fs: /usr/lib/x86_64-linux-gnu/libsqlite3.so.0: no such file or directory";
+        let text = told(&all, (200, "6.1.0-13-amd64"), &[note.to_owned()], 80);
+        assert!(text::width(&text) <= 80 && text.contains("\n delete, batch-atomic 1040.3"), "{text}");
     }
 }

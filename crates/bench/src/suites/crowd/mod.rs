@@ -33,6 +33,7 @@ use crate::report::leads::{self, Contender};
 use crate::text;
 
 use crate::files::OutputFiles;
+use crate::html;
 use crate::numbers::stats::{Known, Ratio};
 use anyhow::{Result, anyhow, bail, ensure};
 use clap::ValueEnum;
@@ -398,7 +399,7 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     }
     below.extend(failed.iter().map(|why| format!("Note: failed, and not done again: {why}")));
     let leads = leads(&rows);
-    print(&rows, &periodic, leads.iter().chain(&below), &parameters);
+    print!("{}", told(&rows, &periodic, leads.iter().chain(&below), &parameters, text::columns()));
     files.write(&CrowdJson { parameters: &parameters, results: &rows, periodic: &periodic }, || {
         page::page(&parameters, (&rows, &periodic), &leads, &below)
     })?;
@@ -406,26 +407,23 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     Ok(())
 }
 
-fn print<'l>(
+/// The text of the terminal.
+fn told<'l>(
     rows: &[CrowdRow],
     periodic: &[PeriodicRow],
     lines: impl Iterator<Item = &'l String>,
     parameters: &CrowdParameters,
-) {
-    let width = text::columns();
+    columns: u16,
+) -> String {
+    let mut out = String::new();
     if !rows.is_empty() {
-        println!("{}", table::table(rows, width));
+        out += &(table::table(rows, columns) + "\n");
     }
     if !periodic.is_empty() {
-        println!("{}", periodic::table(periodic));
+        out += &(periodic::table(periodic, columns) + "\n");
     }
-    for line in lines {
-        println!("{}", text::wrap(line, text::line(width), 2));
-    }
-    println!();
-    for line in card::lines(&parameters.short(), text::line(width)) {
-        println!("{line}");
-    }
+    out += &text::wrapped(lines, columns);
+    format!("{out}\n{}\n", card::lines(&parameters.short(), text::line(columns)).join("\n"))
 }
 
 /// Options that no part of the suite asked for heeds.
@@ -494,16 +492,21 @@ fn leads(rows: &[CrowdRow]) -> Vec<String> {
     for r in rows.iter().filter(|r| r.workload == shape::BESIDE_WRITERS) {
         if let (Some(beside), Some(elsewhere)) = (r.lookup_us_p99, p99(shape::WRITERS_ELSEWHERE, r)) {
             all.push(format!(
-                "{}/{}: a lookup's p99 beside four writers is {beside:.1} µs, {:.2} times that beside four of another \
-                 database ({} and {} commits/s).",
+                "{}/{}: a lookup's p99 beside four writers is {} µs, {:.2} times that beside four of another database \
+                 ({} and {} commits/s).",
                 r.engine,
                 r.preset,
+                html::number(Some(beside), 1),
                 beside / elsewhere.max(1e-3),
-                r.writes_beside_per_s.unwrap_or(0.0),
-                rows.iter()
-                    .find(|o| o.workload == shape::WRITERS_ELSEWHERE && (o.engine, o.preset) == (r.engine, r.preset))
-                    .and_then(|o| o.writes_beside_per_s)
-                    .unwrap_or(0.0)
+                text::thousands(r.writes_beside_per_s.unwrap_or(0.0)),
+                text::thousands(
+                    rows.iter()
+                        .find(|o| {
+                            o.workload == shape::WRITERS_ELSEWHERE && (o.engine, o.preset) == (r.engine, r.preset)
+                        })
+                        .and_then(|o| o.writes_beside_per_s)
+                        .unwrap_or(0.0)
+                )
             ));
         }
     }
@@ -568,8 +571,62 @@ fn row(
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    fn parameters() -> CrowdParameters {
+        let of = crate::parameters::card::tests::parameters();
+        CrowdParameters {
+            onewrite_version: of.onewrite_version,
+            made_at: of.made_at,
+            command: of.command,
+            build: of.build,
+            sqlite_version: of.sqlite_version,
+            compile_options: of.compile_options,
+            connections_in: "processes of their own",
+            engines: BTreeMap::new(),
+            workloads: all_shapes().iter().flat_map(SectionShape::describe).collect(),
+            section_ms: 1000,
+            runs: 5,
+            run_order: of.run_order,
+            seed: 1,
+            unknown: of.unknown,
+            machine: of.machine,
+        }
+    }
+
+    fn all_shapes() -> Vec<SectionShape> {
+        let sizes = shape::Sizes { connections: &[], ms: 1000, scale: 1000, think_rows: 10_000, think_ms: 10 };
+        shape::all(WorkerKind::Processes, &[], &sizes)
+    }
+
+    /// Rows of every step of every section.
+    fn sample() -> (Vec<CrowdRow>, Vec<String>) {
+        let mut rows = Vec::new();
+        for shape in all_shapes() {
+            for step in 0..shape.steps.len() {
+                let row = |e| table::tests::row(e, &shape.step_name(step), shape.connections());
+                rows.extend(shape.engines(&CrowdEngine::ALL).into_iter().map(row));
+            }
+        }
+        let mut below = table::below(WorkerKind::Processes, &all_shapes(), &CrowdEngine::ALL, 5, 1000);
+        below.extend(periodic::below());
+        (rows, below)
+    }
+
+    pub fn sample_page() -> String {
+        let (mut rows, below) = sample();
+        rows.retain(|row| !row.workload.starts_with("DB Bench: row"));
+        page::page(&parameters(), (&rows, &periodic::tests::rows()), &leads(&rows), &below).unwrap()
+    }
+
+    #[test]
+    fn the_text_of_the_terminal_has_eighty_columns() {
+        let (rows, below) = sample();
+        let lines = leads(&rows);
+        let told = told(&rows, &periodic::tests::rows(), lines.iter().chain(&below), &parameters(), 80);
+        assert!(text::width(&told) <= 80 && told.contains("by 32") && told.contains("SQLite"), "{told}");
+    }
 
     fn done(operations: u64, elapsed_us: u64) -> WorkerResult {
         WorkerResult { operations, elapsed_us, ..WorkerResult::default() }

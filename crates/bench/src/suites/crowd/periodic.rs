@@ -8,8 +8,8 @@ use super::worker::{ProcessOrder, ROWS, VALUE_BYTES, create_table};
 use crate::counting::syscalls::{self, Marks};
 use crate::numbers::measure::{INTERRUPTED, NoProbe, Probe, median, round};
 use crate::numbers::random::Random;
+use crate::text;
 use anyhow::{Context, Result, ensure};
-use comfy_table::{CellAlignment, Table, TableStyle};
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -258,25 +258,18 @@ impl PeriodicRow {
 }
 
 /// A table of each rhythm.
-pub fn table(rows: &[PeriodicRow]) -> String {
-    let mut t = Table::new();
-    t.load_style(TableStyle::new());
-    t.set_header(HEADS);
-    let mut before = "";
+pub fn table(rows: &[PeriodicRow], columns: u16) -> String {
+    let (mut lines, mut before) = (Vec::new(), "");
     for row in rows {
         if row.rhythm != before {
-            t.add_row([row.rhythm.as_str()]);
+            lines.push(vec![row.rhythm.clone()]);
             before = &row.rhythm;
         }
         let mut cells = row.cells();
         cells[0].insert(0, ' ');
-        t.add_row(cells);
+        lines.push(cells);
     }
-    for (i, column) in t.column_iter_mut().enumerate() {
-        column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right });
-        column.set_padding((0, 1));
-    }
-    t.lines().map(|line| line.trim_end().to_owned()).collect::<Vec<_>>().join("\n")
+    text::table(&HEADS.map(str::to_owned), &lines, columns)
 }
 
 /// The lines below it.
@@ -294,8 +287,14 @@ pub fn below() -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+
+    pub fn rows() -> Vec<PeriodicRow> {
+        let calls = CountedCalls { writes: 1018, flushes: 612, bytes: 9000 * 4096 };
+        let of = |rhythm| ENGINES.map(|engine| row(rhythm, engine, vec![vec![1.0, 1234.5]], &calls));
+        RHYTHMS.into_iter().flat_map(of).collect()
+    }
 
     #[test]
     fn a_rhythm_is_counted_per_commit() {
@@ -305,7 +304,7 @@ mod tests {
         let row = row(rhythm, CrowdEngine::Onewrite, vec![vec![1.0, 2.0, 9.0], vec![4.0]], &calls);
         assert_eq!((row.writes, row.flushes, row.kib), (2.0, 1.33, 4.0));
         assert_eq!((row.first_ms_p50, row.first_ms_max), (3.0, 9.0));
-        let text = table(&[row]);
+        let text = table(&[row], 80);
         assert!(text.contains("3 commits every 3 s\n onewrite/log") && text.lines().all(|l| l.len() <= 80), "{text}");
     }
 }

@@ -6,8 +6,7 @@ use super::shape::SectionShape;
 use super::worker::{VALUE_BYTES, WorkerKind};
 use crate::numbers::stats::Ratio;
 use crate::parameters::suite::CrowdPart;
-use crate::text::thousands;
-use comfy_table::{CellAlignment, ContentArrangement, Table, TableStyle};
+use crate::text::{self, thousands};
 
 /// The columns of a table: the head of each, the text of a row, and whether few columns have it.
 type Column = (&'static str, fn(&CrowdRow) -> String, bool);
@@ -41,42 +40,26 @@ fn half_width(ratio: Ratio) -> String {
 
 /// With all columns, or with those that fit into so many.
 pub fn table(rows: &[CrowdRow], columns: u16) -> String {
-    let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
-    let all = drawn(rows, true);
-    if widest(&all) <= usize::from(columns) { all } else { drawn(rows, false) }
+    let all = drawn(rows, true, u16::MAX);
+    if text::width(&all) <= usize::from(columns) { all } else { drawn(rows, false, columns) }
 }
 
-fn drawn(rows: &[CrowdRow], wide: bool) -> String {
-    let mut t = Table::new();
-    t.load_style(TableStyle::new());
-    t.set_content_arrangement(ContentArrangement::Disabled);
+fn drawn(rows: &[CrowdRow], wide: bool, columns: u16) -> String {
     let shown = || COLUMNS.iter().filter(|(.., narrow)| wide || *narrow);
-    t.set_header(std::iter::once("").chain(shown().map(|(head, ..)| *head)));
-    // A name is longer than its column: it is put over the mark that is its row.
-    const NAME: &str = "#";
-    let (mut names, mut before) = (Vec::new(), String::new());
+    let heads: Vec<String> = std::iter::once("").chain(shown().map(|(head, ..)| *head)).map(str::to_owned).collect();
+    let (mut lines, mut before) = (Vec::new(), String::new());
     for r in rows {
         let name = format!("{}, by {}", r.workload, r.threads);
         if name != before {
-            t.add_row([NAME]);
-            names.push(name.clone());
+            lines.push(vec![name.clone()]);
             before = name;
         }
         let engine = if wide { format!("{}/", r.engine) } else { String::new() };
         let of = if !wide && r.engine == "onewrite" { "1w " } else { "" };
         let label = format!(" {of}{engine}{}{}", r.preset, if r.durable { "" } else { " *" });
-        t.add_row(std::iter::once(label).chain(shown().map(|(_, text, _)| text(r))));
+        lines.push(std::iter::once(label).chain(shown().map(|(_, text, _)| text(r))).collect());
     }
-    for (i, column) in t.column_iter_mut().enumerate() {
-        column.set_cell_alignment(if i == 0 { CellAlignment::Left } else { CellAlignment::Right });
-        column.set_padding((0, 1));
-    }
-    let mut names = names.into_iter();
-    let line = |line: String| match line.trim() {
-        NAME => names.next().unwrap_or_default(),
-        _ => line.trim_end().to_owned(),
-    };
-    t.lines().map(line).collect::<Vec<_>>().join("\n")
+    text::table(&heads, &lines, columns)
 }
 
 pub fn below(
@@ -136,19 +119,19 @@ pub fn below(
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    #[test]
-    fn eighty_columns_are_enough() {
-        let row = |engine, preset, workload: &str| CrowdRow {
+    pub fn row(engine: CrowdEngine, workload: &str, threads: usize) -> CrowdRow {
+        let (engine, preset) = engine.names();
+        CrowdRow {
             engine,
             preset,
             workload: workload.to_owned(),
-            threads: 16,
+            threads,
             writers_beside: 4,
-            tx_per_s: 883_019.4,
-            tx_per_s_runs: vec![883_019.4],
+            tx_per_s: 883_019.4 / threads as f64,
+            tx_per_s_runs: vec![883_019.4 / threads as f64],
             tx_per_s_known: None,
             ratio: Some(Ratio { median: 218.44, low: 1.0, high: 300.0, confidence: 0.9, safe: false }),
             ratio_to_one: Some(Ratio { median: 10.25, low: 1.0, high: 300.0, confidence: 0.9, safe: false }),
@@ -161,20 +144,21 @@ mod tests {
             lookup_us_p99: Some(1234.5),
             writes_beside_per_s: Some(12_345.6),
             log_bytes_max: 262_144 << 10,
-        };
+        }
+    }
+
+    #[test]
+    fn eighty_columns_are_enough() {
         let rows = [
-            row("onewrite", "log-concurrent", "insert and read, own tables"),
-            row("stock", "wal-full-late", "DB Bench: updates, overlapping"),
+            row(CrowdEngine::OnewriteConcurrent, "insert and read, own tables", 16),
+            row(CrowdEngine::WalFullLate, "DB Bench: updates, overlapping", 16),
         ];
         let narrow = table(&rows, 80);
-        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
-        assert!(
-            narrow.contains("\nDB Bench: updates, overlapping, by 16\n 1w")
-                || narrow.contains("by 16\n wal-full-late *")
-        );
+        assert!(text::width(&narrow) <= 80, "{narrow}");
+        assert!(narrow.contains("\nDB Bench: updates, overlapping, by 16\n wal-full-late *"), "{narrow}");
         let wide = table(&rows, u16::MAX);
         assert!(
-            wide.contains("onewrite/log-concurrent *") && wide.contains("12.3") && wide.contains("883,019~"),
+            wide.contains("onewrite/log-concurrent *") && wide.contains("12.3") && wide.contains("55,189~"),
             "{wide}"
         );
     }

@@ -27,6 +27,7 @@ use crate::numbers::measure::INTERRUPTED;
 use crate::parameters::card::{self, Machine};
 use crate::parameters::suite::SuiteOptions;
 use crate::progress::Progress;
+use crate::text;
 use anyhow::{Context, Result, bail};
 use figures::{CellWork, Figure, FigureMetric, FigureSize};
 use serde::Serialize;
@@ -309,26 +310,11 @@ impl SchemesSuite {
         transactions: usize,
     ) -> Result<()> {
         let values: Vec<_> = figures.iter().zip(samples).map(|(f, samples)| table::values(f, samples)).collect();
-        for (figure, values) in figures.iter().zip(&values) {
-            println!("{} ({})\n{}\n", figure.title, figure.name, table::render(figure, values));
-        }
-        println!(
-            "Medians of {runs} runs, {transactions} transactions a section or a multiple; rows of 128 B, random keys, synchronous=FULL."
-        );
-        println!(
-            "A ratio is the median of those taken run by run. The papers' numbers beside these: docs/research.md."
-        );
         let version = self.chosen.library.version();
         let sqlite = match &self.chosen.path {
             Some(path) => format!("{version} of {}", path.display()),
             None => format!("{version} of this program"),
         };
-        for note in self.notes.iter().chain(&self.chosen.missing) {
-            println!("{note}");
-        }
-        if cfg!(debug_assertions) {
-            println!("This is a debug build; measure with `cargo run --release`.");
-        }
         let mount = Mount::of(&self.dir);
         let machine = Machine::look(&self.dir, mount.as_ref(), &Device::under(&self.dir, mount.as_ref()), None);
         let cells = || figures.iter().flat_map(|f| &f.cells);
@@ -350,10 +336,7 @@ impl SchemesSuite {
             seed: self.seed,
             notes: self.notes.iter().chain(&self.chosen.missing).cloned().collect(),
         };
-        println!();
-        for line in card::lines(&parameters.short(), crate::text::line(crate::text::columns())) {
-            println!("{line}");
-        }
+        print!("{}", told(figures, &values, &parameters, text::columns()));
         let page = || page::page(&parameters, figures, &values);
         let rows = |(f, values): (&Figure, &Vec<table::CellValue>)| values.iter().map(|v| v.row(f)).collect::<Vec<_>>();
         files.write(
@@ -371,6 +354,29 @@ impl SchemesSuite {
         }
         Ok(options)
     }
+}
+
+/// The text of the terminal.
+fn told(figures: &[Figure], values: &[Vec<table::CellValue>], parameters: &SchemesParameters, columns: u16) -> String {
+    let mut out = String::new();
+    for (figure, values) in figures.iter().zip(values) {
+        out += &text::wrapped([format!("{} ({})", figure.title, figure.name)], columns);
+        out += &(table::render(figure, values, columns) + "\n\n");
+    }
+    let mut lines = vec![
+        format!(
+            "Medians of {} runs, {} transactions a section or a multiple; rows of 128 B, random keys, synchronous=FULL.",
+            parameters.runs, parameters.transactions
+        ),
+        "A ratio is the median of those taken run by run. The papers' numbers beside these: docs/research.md."
+            .to_owned(),
+    ];
+    lines.extend(parameters.notes.iter().cloned());
+    if parameters.build == "debug" {
+        lines.push("This is a debug build; measure with `cargo run --release`.".to_owned());
+    }
+    out += &text::wrapped(lines, columns);
+    format!("{out}\n{}\n", card::lines(&parameters.short(), text::line(columns)).join("\n"))
 }
 
 #[derive(Serialize)]
@@ -407,4 +413,77 @@ impl SchemesParameters {
 struct SchemesJson<'a> {
     parameters: &'a SchemesParameters,
     results: Vec<table::SchemeRow>,
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::parameters::card::tests::parameters as card;
+
+    fn parameters() -> SchemesParameters {
+        let of = card();
+        SchemesParameters {
+            onewrite_version: of.onewrite_version,
+            made_at: of.made_at,
+            command: of.command,
+            build: of.build,
+            unknown: of.unknown,
+            machine: of.machine,
+            sqlite: format!("{} of /usr/lib/x86_64-linux-gnu/libsqlite3.so.0", of.sqlite_version),
+            compile_options: of.compile_options,
+            engines: BTreeMap::new(),
+            runs: 5,
+            run_order: "interleaved, order of cells turned per run",
+            transactions: 1000,
+            value_bytes: 128,
+            key_order: "random 63-bit keys",
+            seed: 1,
+            notes: of.notes,
+        }
+    }
+
+    /// Every figure, with numbers of many digits.
+    fn sample() -> (Vec<Figure>, Vec<Vec<table::CellValue>>) {
+        let figures = figures::all(FigureSize { transactions: 1000, full: true });
+        let cell = |n: usize| Sample {
+            us_per_tx: Some(90.4 * (n + 1) as f64),
+            pages_per_tx: Some(12.34 + n as f64),
+            through_log_percent: Some(100.0),
+            volume: Some(volume::TransactionVolume {
+                database: 1004.2,
+                log: 1234.5,
+                journal: 123.4,
+                other: 12.5 + n as f64,
+                writes: 123.45,
+                flushes: 12.02,
+            }),
+            recovered: Some(recovery::Recovered {
+                first_row: Duration::from_micros(12_345),
+                closed: Duration::from_millis(1234 + n as u64),
+            }),
+        };
+        let values = figures.iter().map(|figure| {
+            let samples: Vec<Vec<Sample>> = (0..figure.cells.len()).map(|n| vec![cell(n); 5]).collect();
+            table::values(figure, &samples)
+        });
+        let values = values.collect();
+        (figures, values)
+    }
+
+    pub fn sample_page() -> String {
+        let (figures, values) = sample();
+        page::page(&parameters(), &figures, &values).unwrap()
+    }
+
+    #[test]
+    fn the_text_of_the_terminal_has_eighty_columns() {
+        let (figures, values) = sample();
+        let told = told(&figures, &values, &parameters(), 80);
+        assert!(text::width(&told) <= 80, "{told}");
+        // The fifteen points of DHL Fig. 10 are in two tables.
+        let (_, dhl_10) = told.split_once("DHL Fig. 10").unwrap();
+        let heads: Vec<&str> = dhl_10.lines().filter(|line| line.starts_with("tx/s")).take(2).collect();
+        let of = |word: &str| heads.iter().map(|head| head.matches(word).count()).sum::<usize>();
+        assert_eq!(["insert", "update", "delete"].map(of), [5, 5, 5], "{told}");
+    }
 }

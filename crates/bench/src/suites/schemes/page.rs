@@ -59,7 +59,7 @@ fn lead(figure: &Figure, values: &[CellValue]) -> Option<String> {
         let other = all.iter().find(|(v, _)| is_reference(v)).or_else(|| protecting.next())?;
         let by = if more_is_better { value / other.1 } else { other.1 / value };
         // Counts are the same in every run; times are not.
-        let is_safe = best.runs.len() < 2 && !more_is_better
+        let is_safe = metric == FigureMetric::KibTotal
             || Ratio::paired(&best.runs, &other.0.runs).is_some_and(|ratio| ratio.safe);
         let mark = if is_safe { "" } else { "~" };
         let point = if at.is_empty() { String::new() } else { format!("{at}: ") };
@@ -72,7 +72,7 @@ fn lead(figure: &Figure, values: &[CellValue]) -> Option<String> {
 }
 
 fn shown(value: Option<f64>, metric: FigureMetric) -> String {
-    value.map_or(String::new(), |v| format!("{v:.*}", metric.digits()))
+    value.map_or(String::new(), |v| html::number(Some(v), metric.digits()))
 }
 
 fn find<'v>(values: &'v [CellValue], engine: &str, at: &str, metric: FigureMetric) -> Option<&'v CellValue> {
@@ -109,7 +109,7 @@ fn engines(out: &mut String, figure: &Figure, values: &[CellValue]) -> Result<()
             Some(plots::MeasuredLine { label: (*engine).to_owned(), color, median: (*median)?, runs: runs.clone() })
         };
         let lines: Vec<_> = names.iter().enumerate().filter_map(of).collect();
-        if !lines.is_empty() {
+        if lines.iter().any(|line| line.median > 0.0) {
             let name = metric.names().0;
             html::figure(out, &html::escape(name), "", &plots::medians(&lines, name)?)?;
         }
@@ -150,4 +150,28 @@ fn points(out: &mut String, figure: &Figure, values: &[CellValue]) -> Result<()>
     out.push_str(&figures);
     out.push_str("</div>\n");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figures::{FigureSize, all};
+    use super::super::{Sample, table, volume};
+    use super::*;
+
+    #[test]
+    fn a_time_of_one_run_is_not_safe_to_quote() {
+        let of = |n: usize| {
+            let volume = volume::TransactionVolume { database: 4.0 + n as f64, ..Default::default() };
+            vec![Sample { us_per_tx: Some(90.0 + n as f64), volume: Some(volume), ..Sample::default() }]
+        };
+        let leads: Vec<String> = all(FigureSize { transactions: 1, full: false })
+            .iter()
+            .filter_map(|figure| {
+                lead(figure, &table::values(figure, &(0..figure.cells.len()).map(of).collect::<Vec<_>>()))
+            })
+            .collect();
+        let find = |name: &str| leads.iter().find(|lead| lead.starts_with(name)).unwrap();
+        assert!(find("ls-mvbt-6").contains("none: lsmvbt, 1.01~ times mvbt"), "{leads:?}");
+        assert!(find("dhl-8").contains("dhl-cc, 1.20 times dhl-tc"), "{leads:?}");
+    }
 }

@@ -3,7 +3,7 @@
 use super::Sample;
 use super::figures::{Figure, FigureMetric};
 use crate::numbers::measure::{median, paired_ratio};
-use comfy_table::{Cell, CellAlignment, Table, TableStyle};
+use crate::text;
 use serde::Serialize;
 
 /// A cell's value of one metric.
@@ -79,28 +79,20 @@ pub fn distinct<'a>(items: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     found
 }
 
-pub fn render(figure: &Figure, values: &[CellValue]) -> String {
+pub fn render(figure: &Figure, values: &[CellValue], columns: u16) -> String {
     let engines = distinct(values.iter().map(|v| v.engine.as_str()));
     let points = distinct(values.iter().map(|v| v.at.as_str()));
     let find = |engine: &str, at: &str, metric: FigureMetric| {
         let found = values.iter().find(|v| v.engine == engine && v.at == at && v.metric == metric);
         found.and_then(|v| v.median).map_or(String::new(), |v| format!("{v:.*}", metric.digits()))
     };
-    let mut table = Table::new();
-    table.load_style(TableStyle::new());
-    let mut add = |cells: Vec<String>| {
-        table.add_row(cells.into_iter().enumerate().map(|(n, text)| {
-            Cell::new(text).set_alignment(if n == 0 { CellAlignment::Left } else { CellAlignment::Right })
-        }));
-    };
+    let row = |name: String, cells: &mut dyn Iterator<Item = String>| std::iter::once(name).chain(cells).collect();
     if figure.varies.is_empty() {
-        add(std::iter::once(String::new()).chain(figure.metrics.iter().map(|m| m.names().0.to_owned())).collect());
-        for engine in engines {
-            let cells = figure.metrics.iter().map(|m| find(engine, "", *m));
-            add(std::iter::once(engine.to_owned()).chain(cells).collect());
-        }
-        return table.to_string();
+        let heads: Vec<String> = row(String::new(), &mut figure.metrics.iter().map(|m| m.names().0.to_owned()));
+        let of = |engine: &&str| row((*engine).to_owned(), &mut figure.metrics.iter().map(|m| find(engine, "", *m)));
+        return text::table(&heads, &engines.iter().map(of).collect::<Vec<_>>(), columns);
     }
+    let mut tables = Vec::new();
     for metric in figure.metrics {
         let all_empty = |engine: &&str| points.iter().all(|at| find(engine, at, *metric).is_empty());
         if *metric == FigureMetric::ThroughLog && engines.iter().all(&all_empty) {
@@ -110,14 +102,13 @@ pub fn render(figure: &Figure, values: &[CellValue]) -> String {
             (FigureMetric::Ratio, Some(reference)) => format!("× {reference}"),
             _ => metric.names().0.to_owned(),
         };
-        let head = format!("{name}, by {}", figure.varies);
-        add(std::iter::once(head).chain(points.iter().map(|at| (*at).to_owned())).collect());
-        for engine in engines.iter().filter(|e| *metric != FigureMetric::ThroughLog || !all_empty(e)) {
-            let cells = points.iter().map(|at| find(engine, at, *metric));
-            add(std::iter::once(format!("  {engine}")).chain(cells).collect());
-        }
+        let head = format!("{name},\nby {}", figure.varies);
+        let heads: Vec<String> = row(head, &mut points.iter().map(|at| at.replace(' ', "\n")));
+        let shown = engines.iter().filter(|e| *metric != FigureMetric::ThroughLog || !all_empty(e));
+        let of = |engine: &&str| row(format!("  {engine}"), &mut points.iter().map(|at| find(engine, at, *metric)));
+        tables.push(text::table(&heads, &shown.map(of).collect::<Vec<_>>(), columns));
     }
-    table.to_string()
+    tables.join("\n\n")
 }
 
 #[cfg(test)]
@@ -131,9 +122,13 @@ mod tests {
             let sample = |n: usize| Sample { us_per_tx: Some(100.0 * (n + 1) as f64), ..Sample::default() };
             let samples: Vec<Vec<Sample>> = (0..figure.cells.len()).map(|n| vec![sample(n), sample(n + 1)]).collect();
             let values = values(&figure, &samples);
-            let text = render(&figure, &values);
+            let text = render(&figure, &values, 80);
+            assert!(text::width(&text) <= 80, "{text}");
             for cell in &figure.cells {
-                assert!(text.contains(&cell.engine.name) && text.contains(&cell.at), "{text}");
+                assert!(
+                    text.contains(&cell.engine.name) && cell.at.split(' ').all(|word| text.contains(word)),
+                    "{text}"
+                );
             }
             let own = |v: &&CellValue| v.metric == FigureMetric::Ratio && Some(v.engine.as_str()) == figure.reference;
             assert!(values.iter().filter(own).all(|v| v.median == Some(1.0)));

@@ -1,5 +1,5 @@
-//! The user chooses environment variables, so none counts in a program with more rights than its
-//! user (setuid, setgid, file capabilities), as with glibc's `secure_getenv`.
+//! In a program with more rights than its user (setuid, setgid, file capabilities) no environment
+//! variable counts.
 
 #![allow(unsafe_code)]
 
@@ -9,10 +9,14 @@ use std::path::PathBuf;
 
 use nix::libc;
 
-/// Whether the kernel says that this program has more rights than its user (`AT_SECURE`).
+/// Whether this program has more rights than its user.
 pub fn is_privileged() -> bool {
-    // SAFETY: takes a number and reads what the kernel gave this process when it began.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+    // SAFETY: reads what the kernel gave this process when it began.
+    #[cfg(not(target_vendor = "apple"))]
+    return unsafe { libc::getauxval(libc::AT_SECURE) != 0 };
+    // SAFETY: as above.
+    #[cfg(target_vendor = "apple")]
+    return unsafe { libc::issetugid() != 0 };
 }
 
 /// A variable's value; `None` where unset, and in a privileged program.
@@ -26,20 +30,25 @@ pub fn temp_dir() -> PathBuf {
     variable("TMPDIR").filter(|dir| !dir.is_empty()).map_or_else(|| PathBuf::from("/tmp"), PathBuf::from)
 }
 
-/// For commands, at their start: a privileged program drops all variables, also for libraries and
-/// child programs. An error if other threads may be reading them.
+/// For commands, at their start: a privileged program drops all variables. An error if other
+/// threads may be reading them.
 pub fn enter_program() -> io::Result<()> {
     if !is_privileged() {
         return Ok(());
     }
-    let threads = std::fs::read_dir("/proc/self/task")?.count();
-    if threads != 1 {
-        return Err(io::Error::other(format!("the environment cannot be dropped beside {threads} threads")));
-    }
-    // SAFETY: no other thread runs, and nothing holds a pointer into the environment across this
-    // call.
-    match unsafe { libc::clearenv() } {
-        0 => Ok(()),
-        _ => Err(io::Error::other("the environment cannot be dropped")),
+    #[cfg(target_vendor = "apple")]
+    return Err(io::Error::other("the environment cannot be dropped"));
+    #[cfg(not(target_vendor = "apple"))]
+    {
+        let threads = std::fs::read_dir("/proc/self/task")?.count();
+        if threads != 1 {
+            return Err(io::Error::other(format!("the environment cannot be dropped beside {threads} threads")));
+        }
+        // SAFETY: no other thread runs, and nothing holds a pointer into the environment across
+        // this call.
+        match unsafe { libc::clearenv() } {
+            0 => Ok(()),
+            _ => Err(io::Error::other("the environment cannot be dropped")),
+        }
     }
 }

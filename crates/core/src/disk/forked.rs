@@ -123,19 +123,24 @@ pub fn in_parent() {
 pub fn in_child() {
     // SAFETY: `before` has taken the lock, and this thread is the only one.
     let held = unsafe { &mut *OPEN.held.get() };
-    // SAFETY: takes numbers. Reads and writes of such a file at a position fail.
-    let nothing = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    // Reads and writes of a pipe at a position fail.
+    let mut pipe = [-1; 2];
+    // SAFETY: `pipe` has room for two numbers.
+    let nothing = if unsafe { libc::pipe(pipe.as_mut_ptr()) } == 0 { pipe[0] } else { -1 };
     for one in held.iter() {
         match *one {
             Held::File(file) if nothing >= 0 => {
                 // SAFETY: the number is that of a file of ours, which no thread in this process
                 // uses any more.
-                unsafe { libc::dup3(nothing, file, libc::O_CLOEXEC) };
+                unsafe {
+                    libc::dup2(nothing, file);
+                    libc::fcntl(file, libc::F_SETFD, libc::FD_CLOEXEC);
+                }
             }
             Held::File(_) => {}
             Held::Map(at, len) => {
                 let access = libc::PROT_READ | libc::PROT_WRITE;
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED;
                 // SAFETY: replaces a mapping of ours, which holds atomics and nothing else, by one
                 // as large of zeros.
                 unsafe { libc::mmap(at as *mut c_void, len, access, flags, -1, 0) };
@@ -144,8 +149,10 @@ pub fn in_child() {
     }
     held.clear();
     if nothing >= 0 {
-        // SAFETY: it is this function's.
-        unsafe { libc::close(nothing) };
+        for end in pipe {
+            // SAFETY: it is this function's.
+            unsafe { libc::close(end) };
+        }
     }
     in_parent();
 }

@@ -29,14 +29,13 @@ pub fn names(held: &[HeldLock]) -> Vec<&'static str> {
     all.into_iter().filter_map(|(name, is_held)| is_held.then_some(name)).collect()
 }
 
-/// The process of stock SQLite that is in the way of a lock, as far as the kernel names it, and its
-/// strongest lock.
+/// The process of stock SQLite in the way of a lock, where known, and its strongest lock.
 pub fn posix_owner(home: &dyn DiskFile) -> Option<(u32, &'static str)> {
     let ranges = [(PENDING, 1, "PENDING"), (RESERVED, 1, "RESERVED"), (SHARED, SHARED_BYTES, "SHARED")];
     ranges.into_iter().find_map(|(offset, len, name)| Some((home.posix_owner(offset, len)?, name)))
 }
 
-/// For a message, with a space before it: the process that [`posix_owner`] finds.
+/// For a message, with a space before it.
 pub fn by_owner(home: &dyn DiskFile) -> String {
     posix_owner(home).map_or(String::new(), |(pid, lock)| format!(": {} holds {lock}", processes::name(pid)))
 }

@@ -1,21 +1,15 @@
-//! Facts of a file without its times.
-//!
-//! On Linux 6.13 and newer (ext4, XFS, btrfs, tmpfs) a query for times gives the next write a new
-//! time. That changes the inode, and a flush on ext4 without a journal then writes it: 155 to 220
-//! µs instead of 110 to 130.
+//! Facts of a file.
 
-use std::fs::File;
-use std::hash::BuildHasher;
+use std::fs::{File, Metadata};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
-use rustc_hash::FxBuildHasher;
-use rustix::fs::{AtFlags, CWD, FileType, Stat, Statx, StatxFlags, makedev, readlinkat_raw, statx};
+use rustix::fs::{CWD, FileType, RawMode, readlinkat_raw};
 use rustix::io::Errno;
 
-use super::FileId;
+use super::{FileId, host};
 
 /// A file's facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +38,12 @@ impl FileFacts {
 
     /// Whether it is a regular file.
     pub fn is_file(&self) -> bool {
-        FileType::from_raw_mode(self.mode) == FileType::RegularFile
+        FileType::from_raw_mode(self.mode as RawMode) == FileType::RegularFile
     }
 
     /// An error unless it is a regular file.
     pub fn regular(&self) -> io::Result<()> {
-        match FileType::from_raw_mode(self.mode) {
+        match FileType::from_raw_mode(self.mode as RawMode) {
             FileType::RegularFile => Ok(()),
             FileType::Directory => Err(Errno::ISDIR.into()),
             _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
@@ -57,41 +51,27 @@ impl FileFacts {
     }
 }
 
-/// The facts of an open file.
+/// Of an open file.
 pub fn at(file: &File) -> io::Result<FileFacts> {
-    use std::os::fd::AsFd;
-    ask(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH, || rustix::fs::fstat(file))
+    host::at(file)
 }
 
-/// A number from a file's place and creation time in nanoseconds; `None` where the file system has
-/// no such time.
+/// A number from place and time of creation; `None`: unknown.
 pub fn made(file: &File) -> io::Result<Option<u64>> {
-    use std::os::fd::AsFd;
-    let asked = StatxFlags::INO | StatxFlags::BTIME;
-    let found = match statx(file.as_fd(), Path::new(""), AtFlags::EMPTY_PATH, asked) {
-        Err(Errno::NOSYS | Errno::PERM) => return Ok(None),
-        found => found?,
-    };
-    let at = found.stx_btime;
-    if found.stx_mask & asked.bits() != asked.bits() || at.tv_nsec == 0 {
-        return Ok(None);
-    }
-    let dev = makedev(found.stx_dev_major, found.stx_dev_minor);
-    Ok(Some(FxBuildHasher.hash_one((dev, found.stx_ino, at.tv_sec, at.tv_nsec))))
+    host::made(file)
 }
 
-/// The facts of a path, through links.
+/// Of a path, through links.
 pub fn at_path(path: &Path) -> io::Result<FileFacts> {
-    ask(CWD, path, AtFlags::empty(), || rustix::fs::stat(path))
+    host::at_path(path)
 }
 
-/// The facts of a name, which may itself be a link.
+/// Of a name, perhaps a link.
 pub fn at_name(path: &Path) -> io::Result<FileFacts> {
-    ask(CWD, path, AtFlags::SYMLINK_NOFOLLOW, || rustix::fs::lstat(path))
+    host::at_name(path)
 }
 
-/// `path` made absolute, without `.` and `..`, if no part is a link. SQLite's own VFS asks for all
-/// of each part.
+/// `path` made absolute, without `.` and `..`, if no part is a link.
 pub fn without_links(path: &Path) -> Option<PathBuf> {
     if path.as_os_str().is_empty() {
         return None;
@@ -118,49 +98,17 @@ pub fn without_links(path: &Path) -> Option<PathBuf> {
     Some(full)
 }
 
-/// `otherwise`: for kernels, and sandboxes, without `statx`.
-fn ask(
-    dir: BorrowedFd<'_>,
-    path: &Path,
-    flags: AtFlags,
-    otherwise: impl FnOnce() -> rustix::io::Result<Stat>,
-) -> io::Result<FileFacts> {
-    let asked = StatxFlags::TYPE
-        | StatxFlags::MODE
-        | StatxFlags::NLINK
-        | StatxFlags::UID
-        | StatxFlags::GID
-        | StatxFlags::INO
-        | StatxFlags::SIZE;
-    match statx(dir, path, flags, asked) {
-        Ok(found) => Ok(of_statx(&found)),
-        Err(Errno::NOSYS | Errno::PERM) => Ok(of_stat(&otherwise()?)),
-        Err(e) => Err(e.into()),
-    }
-}
-
-fn of_statx(found: &Statx) -> FileFacts {
-    FileFacts {
-        dev: makedev(found.stx_dev_major, found.stx_dev_minor),
-        ino: found.stx_ino,
-        names: found.stx_nlink.into(),
-        mode: found.stx_mode.into(),
-        uid: found.stx_uid,
-        gid: found.stx_gid,
-        bytes: found.stx_size,
-    }
-}
-
-#[allow(clippy::useless_conversion)]
-fn of_stat(found: &Stat) -> FileFacts {
-    FileFacts {
-        dev: found.st_dev,
-        ino: found.st_ino,
-        names: found.st_nlink.into(),
-        mode: found.st_mode,
-        uid: found.st_uid,
-        gid: found.st_gid,
-        bytes: u64::try_from(found.st_size).unwrap_or(0),
+impl From<Metadata> for FileFacts {
+    fn from(found: Metadata) -> FileFacts {
+        FileFacts {
+            dev: found.dev(),
+            ino: found.ino(),
+            names: found.nlink(),
+            mode: found.mode(),
+            uid: found.uid(),
+            gid: found.gid(),
+            bytes: found.size(),
+        }
     }
 }
 
@@ -215,7 +163,7 @@ mod tests {
         let found = at(&file).unwrap();
         assert_eq!((found.names, found.is_file()), (2, true));
         assert_eq!(at_path(&path).unwrap(), found);
-        assert_eq!(of_stat(&rustix::fs::fstat(&file).unwrap()), found);
+        assert_eq!(FileFacts::from(file.metadata().unwrap()), found);
         assert!(!at_path(dir.path()).unwrap().is_file());
         assert_eq!(at_path(&dir.path().join("c")).unwrap_err().kind(), io::ErrorKind::NotFound);
     }

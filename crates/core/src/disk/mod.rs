@@ -9,10 +9,15 @@ pub(crate) mod beside;
 pub mod environment;
 pub mod forked;
 pub mod forward;
+#[cfg(all(target_os = "linux", not(feature = "portable")))]
+#[path = "linux/mod.rs"]
+mod host;
+#[cfg(not(all(target_os = "linux", not(feature = "portable"))))]
+#[path = "posix.rs"]
+mod host;
 pub(crate) mod image_file;
 pub(crate) mod locks;
 pub mod look;
-mod network;
 pub mod processes;
 pub mod real;
 pub mod shared;
@@ -20,7 +25,6 @@ pub mod sim;
 pub(crate) mod stats;
 pub(crate) mod sync;
 pub mod system;
-mod write_back;
 
 use std::io;
 use std::path::Path;
@@ -196,7 +200,7 @@ pub trait DiskFile: Send + Sync {
     fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Writes all of `buf`, not durable until a flush. `StorageFull` without room.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
-    /// Writes all of `buf` and makes just these bytes durable, in one call (`pwritev2(RWF_DSYNC)`).
+    /// Writes all of `buf` and makes just these bytes durable, if possible in one call.
     fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
     /// Makes all of the file, and its length, durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;

@@ -1,19 +1,13 @@
-//! The processes of this machine, by `/proc`: names, states, and which of them hold a file. Where
-//! there is no `/proc`, a process is a number.
+//! The processes of this machine. Where there is no `/proc`, a process is a number.
 
-use std::fs::{self, File};
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use super::FileId;
 use super::system::clock_s;
+use super::{FileId, host};
 use crate::base::text::printable;
 
 const PID_BITS: u32 = 22;
@@ -77,7 +71,7 @@ fn namespace() -> u64 {
     if looked >> NAMESPACE_BITS == pid {
         return looked & mask(NAMESPACE_BITS);
     }
-    let found = fs::metadata("/proc/self/ns/pid").map_or(0, |found| found.ino() & mask(NAMESPACE_BITS));
+    let found = host::namespace().map_or(0, |found| found & mask(NAMESPACE_BITS));
     LOOKED.store((pid << NAMESPACE_BITS) | found, Relaxed);
     found
 }
@@ -93,7 +87,7 @@ pub enum ProcessLife {
     Traced,
     /// It is gone.
     Ended,
-    /// Another user's or namespace's, of which nothing is shown here.
+    /// Another user's or namespace's.
     #[default]
     Unknown,
 }
@@ -118,7 +112,7 @@ pub fn life(pid: u32) -> ProcessLife {
 
 /// And whether it waits for a device: its command line might do so, too.
 fn look_at(pid: u32) -> (ProcessLife, bool) {
-    let Ok(stat) = read_start(Path::new(&format!("/proc/{pid}/stat")), 1024) else {
+    let Ok(stat) = host::process_text(pid, "stat", 1024) else {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let is_gone = matches!(pid.map(test_kill_process), Some(Err(Errno::SRCH)));
         return (if is_gone { ProcessLife::Ended } else { ProcessLife::Unknown }, false);
@@ -134,32 +128,25 @@ fn look_at(pid: u32) -> (ProcessLife, bool) {
     (life, state == Some(&b'D'))
 }
 
-/// Program and arguments, or the kernel's name of the process; `None` where neither can be read.
+/// Program and arguments, or the kernel's name; `None`: neither can be read.
 pub fn command(pid: u32) -> Option<String> {
     let arguments = arguments(pid);
     (!arguments.is_empty()).then(|| arguments.join(" ")).or_else(|| comm(pid))
 }
 
 fn arguments(pid: u32) -> Vec<String> {
-    let line = read_start(Path::new(&format!("/proc/{pid}/cmdline")), COMMAND_BYTES_MAX).unwrap_or_default();
+    let line = host::process_text(pid, "cmdline", COMMAND_BYTES_MAX).unwrap_or_default();
     let line = String::from_utf8_lossy(&line).into_owned();
     let line = line.trim_end_matches('\0');
     if line.is_empty() { Vec::new() } else { line.split('\0').map(str::to_owned).collect() }
 }
 
 fn comm(pid: u32) -> Option<String> {
-    let name = read_start(Path::new(&format!("/proc/{pid}/comm")), 64).ok()?;
+    let name = host::process_text(pid, "comm", 64).ok()?;
     Some(String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned())
 }
 
-fn read_start(path: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
-    let mut read = Vec::new();
-    File::open(path)?.take(bytes_max).read_to_end(&mut read)?;
-    Ok(read)
-}
-
-/// The program and, unless it is an option, its first argument: others may hold secrets, and a
-/// message goes into logs.
+/// The program and, unless it is an option, its first argument: others may hold secrets.
 fn short_command(pid: u32, is_waiting: bool) -> Option<String> {
     let arguments = if is_waiting { Vec::new() } else { arguments(pid) };
     let Some((program, rest)) = arguments.split_first() else { return comm(pid).map(|comm| shown(&comm)) };
@@ -211,71 +198,14 @@ pub struct FileUser {
     pub locks: Vec<HeldLock>,
 }
 
-/// The processes that have `files` open or locked, as far as this user may look at them.
+/// Those with `files` open or locked, as far as this user may look.
 pub fn users_of(files: &[FileId]) -> Vec<FileUser> {
-    let mut users = locks_of_all(files);
-    for pid in fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| number(&entry)) {
-        let opened = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-        for descriptor in opened.filter_map(|entry| number(&entry)) {
-            let Some(id) = opened_as(&format!("/proc/{pid}/fd/{descriptor}")) else { continue };
-            let Some(file) = files.iter().position(|file| *file == id) else { continue };
-            let held = fs::read_to_string(format!("/proc/{pid}/fdinfo/{descriptor}")).unwrap_or_default();
-            let locks = held.lines().filter_map(|line| line.strip_prefix("lock:")).filter_map(parsed);
-            users.push(FileUser { pid, file, locks: locks.map(|line| line.lock).collect() });
-        }
-    }
-    users
-}
-
-fn number(entry: &fs::DirEntry) -> Option<u32> {
-    entry.file_name().to_str()?.parse().ok()
-}
-
-/// Never waits for another machine.
-fn opened_as(descriptor: &str) -> Option<FileId> {
-    let found = statx(CWD, descriptor, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
-    Some(FileId { dev: makedev(found.stx_dev_major, found.stx_dev_minor), ino: found.stx_ino })
-}
-
-/// POSIX locks of all users, which the kernel lists with their processes.
-fn locks_of_all(files: &[FileId]) -> Vec<FileUser> {
-    let text = fs::read_to_string("/proc/locks").unwrap_or_default();
-    let lines = text.lines().filter_map(parsed).filter(|line| line.pid > 0);
-    lines
-        .filter_map(|line| {
-            let file = files.iter().position(|file| *file == line.file)?;
-            Some(FileUser { pid: u32::try_from(line.pid).ok()?, file, locks: vec![line.lock] })
-        })
-        .collect()
-}
-
-struct LockLine {
-    pid: i64,
-    file: FileId,
-    lock: HeldLock,
-}
-
-/// `1: POSIX  ADVISORY  WRITE 497 fe:00:9986208 1073741825 1073741825`; not of a waiter.
-fn parsed(line: &str) -> Option<LockLine> {
-    let mut fields = line.split_ascii_whitespace().skip(1);
-    let kind = fields.next().filter(|kind| matches!(*kind, "POSIX" | "OFDLCK"))?;
-    let exclusive = fields.nth(1)? == "WRITE";
-    let pid: i64 = fields.next()?.parse().ok()?;
-    let mut place = fields.next()?.split(':');
-    let mut part = |radix| u64::from_str_radix(place.next()?, radix).ok();
-    let (major, minor, ino) = (part(16)?, part(16)?, part(10)?);
-    let file = FileId { dev: makedev(u32::try_from(major).ok()?, u32::try_from(minor).ok()?), ino };
-    let first = fields.next()?.parse().ok()?;
-    let last = fields.next().map(|last| last.parse().unwrap_or(u64::MAX))?;
-    let pid = if kind == "POSIX" { pid } else { -1 };
-    Some(LockLine { pid, file, lock: HeldLock { exclusive, first, last } })
+    host::users_of(files)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::real::RealDisk;
-    use crate::disk::{Disk, LockKind, OpenMode};
     use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
 
@@ -312,6 +242,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
     fn a_hostile_name_stays_on_its_line() {
         let sleeper = Sleeper::named("a\n\u{1b}[2J\u{202e}b");
         let pid = sleeper.0.id();
@@ -320,6 +251,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
     fn options_and_what_follows_are_not_in_a_message() {
         assert_eq!(shown(&"x".repeat(200)).chars().count(), SHORT_CHARS + 1);
         let mut sleeper = Command::new("sh").args(["-c", "sleep 1000; : --password=secret"]).spawn().unwrap();
@@ -332,6 +264,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
     fn a_stopped_and_an_ended_process_are_said_so() {
         let mut sleeper = Sleeper::named("a");
         let pid = sleeper.0.id();
@@ -351,31 +284,5 @@ mod tests {
         sleeper.0.wait().unwrap();
         assert_eq!(life(pid), ProcessLife::Ended);
         assert_eq!(name(pid), format!("process {pid} (which has ended)"));
-    }
-
-    #[test]
-    fn the_holder_of_a_lock_is_found() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = RealDisk::new().open(&dir.path().join("db"), OpenMode::Create).unwrap();
-        assert!(file.try_lock(10, 5, LockKind::Exclusive).unwrap() && file.try_lock(20, 1, LockKind::Shared).unwrap());
-        let users = users_of(&[FileId { dev: 0, ino: 0 }, file.id().unwrap()]);
-        let [user] = &users[..] else { panic!("{users:?}") };
-        assert_eq!((user.pid, user.file), (std::process::id(), 1));
-        let mut locks = user.locks.clone();
-        locks.sort_by_key(|lock| lock.first);
-        let lock = |exclusive, first, last| HeldLock { exclusive, first, last };
-        assert_eq!(locks, [lock(true, 10, 14), lock(false, 20, 20)]);
-    }
-
-    #[test]
-    fn lines_of_the_kernel() {
-        let line = parsed("19: POSIX  ADVISORY  WRITE 497 fe:00:9986208 1073741825 1073741825").unwrap();
-        assert_eq!((line.pid, line.file.ino), (497, 9_986_208));
-        assert_eq!(line.lock, HeldLock { exclusive: true, first: 1_073_741_825, last: 1_073_741_825 });
-        let line = parsed("\t1: OFDLCK ADVISORY  READ -1 00:1b:517957 0 EOF").unwrap();
-        assert_eq!((line.pid, line.lock), (-1, HeldLock { exclusive: false, first: 0, last: u64::MAX }));
-        for no_lock in ["1: -> POSIX  ADVISORY  WRITE 5 fe:00:1 0 0", "2: FLOCK  ADVISORY  WRITE 1 fe:00:7 0 EOF", ""] {
-            assert!(parsed(no_lock).is_none(), "{no_lock}");
-        }
     }
 }

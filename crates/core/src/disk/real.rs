@@ -1,10 +1,9 @@
 //! Files of the operating system: [`RealDisk`].
 //!
-//! A `write_durable_at` is one `pwritev2(RWF_DSYNC)`: all other facts are asked once. Locks are
-//! open-file-description locks.
+//! A `write_durable_at` is one call where the system has one: all other facts are asked once.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, IoSlice};
+use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -12,19 +11,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use rustix::fs::{FallocateFlags, RenameFlags, SeekFrom};
-use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+use rustix::fs::{RenameFlags, SeekFrom};
+use rustix::io::{Errno, retry_on_intr};
 
 use super::forked::ForkSafeFile;
-use super::network;
 use super::processes::ProcessTag;
-use super::write_back::SEAL_BYTES;
 use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
-use super::{look, write_back};
+use super::{host, look};
 
 /// This machine's. Clones share knowledge of devices.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +55,7 @@ impl RealDisk {
 
 impl Disk for RealDisk {
     fn shared_between_machines(&self, path: &Path) -> Option<String> {
-        network::shared_at(path)
+        host::shared_at(path)
     }
 
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
@@ -112,7 +108,7 @@ impl Disk for RealDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        match rustix::fs::renameat_with(rustix::fs::CWD, from, rustix::fs::CWD, to, RenameFlags::NOREPLACE) {
+        match host::rename_as(from, to, RenameFlags::NOREPLACE) {
             // The file system lacks the flag.
             Err(Errno::INVAL | Errno::NOSYS) if self.exists(to)? => Err(ErrorKind::AlreadyExists.into()),
             Err(Errno::INVAL | Errno::NOSYS) => fs::rename(from, to),
@@ -158,8 +154,7 @@ impl Disk for RealDisk {
     }
 
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
-        let done = rustix::fs::renameat_with(rustix::fs::CWD, one, rustix::fs::CWD, other, RenameFlags::EXCHANGE);
-        match done {
+        match host::rename_as(one, other, RenameFlags::EXCHANGE) {
             Err(Errno::INVAL | Errno::NOSYS) => Err(ErrorKind::Unsupported.into()),
             done => Ok(done?),
         }
@@ -185,7 +180,7 @@ impl Disk for RealDisk {
 
     fn system_start(&self) -> Option<u64> {
         static BOOT: OnceLock<Option<u64>> = OnceLock::new();
-        *BOOT.get_or_init(this_boot)
+        *BOOT.get_or_init(host::this_boot)
     }
 
     /// When the directory changed, if long enough ago for the next change to get another time (rule
@@ -212,12 +207,12 @@ impl Disk for RealDisk {
         let dir = match File::open(directory_of(path)) {
             // Writable, not readable: then its file system is flushed.
             Err(e) if e.kind() == ErrorKind::PermissionDenied => {
-                let Ok(file) = tempfile::tempfile_in(directory_of(path)) else { return Err(e) };
-                return Ok(rustix::fs::syncfs(&file)?);
+                let Ok(file) = host::nameless_in(directory_of(path)) else { return Err(e) };
+                return host::flush_file_system(&file);
             }
             dir => dir?,
         };
-        match rustix::fs::fsync(&dir) {
+        match host::flush_names(&dir) {
             // Directories cannot be synced here.
             Err(Errno::INVAL) => Ok(()),
             done => Ok(done?),
@@ -225,7 +220,7 @@ impl Disk for RealDisk {
     }
 
     fn sync_all_beside(&self, path: &Path) -> io::Result<()> {
-        Ok(rustix::fs::syncfs(File::open(path)?)?)
+        host::flush_file_system(&File::open(path)?)
     }
 
     fn is_due(&self, last: &mut Option<Instant>, every: Duration) -> bool {
@@ -238,9 +233,9 @@ impl Disk for RealDisk {
     }
 
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        self.wrap(|| match tempfile::tempfile_in(directory_of(near)) {
+        self.wrap(|| match host::nameless_in(directory_of(near)) {
             Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
-                tempfile::tempfile_in(super::environment::temp_dir())
+                host::nameless_in(&super::environment::temp_dir())
             }
             made => made,
         })
@@ -291,8 +286,7 @@ fn access_of(file: &File) -> io::Result<Access> {
     Ok(Access { uid: found.uid, gid: found.gid, mode: found.mode & 0o777 })
 }
 
-/// Gives a file the owner, group and permissions of a database; only root can change the user.
-/// Without the group, the own group gets the permissions of all.
+/// Only root can change the user. Without the group, the own group gets the permissions of all.
 fn restrict(file: &File, access: Access) -> io::Result<()> {
     let own = access_of(file)?;
     if own.uid != access.uid {
@@ -310,7 +304,7 @@ struct RealFile {
     id: OnceLock<FileId>,
     words: OnceLock<Arc<SharedWords>>,
     atomic_unit: OnceLock<u32>,
-    /// The kernel or file system refused `RWF_DSYNC`.
+    /// The system or file system has no such call.
     without_dsync: AtomicBool,
     atomic_units: AtomicUnits,
 }
@@ -336,23 +330,23 @@ impl RealFile {
         if fits { Ok(()) } else { Err(ErrorKind::FileTooLarge.into()) }
     }
 
-    fn lock(&self, offset: u64, len: u64, kind: libc::c_int) -> io::Result<bool> {
+    fn lock(&self, offset: u64, len: u64, kind: libc::c_short) -> io::Result<bool> {
         let lock = lock_of(offset, len, kind)?;
         loop {
-            return match fcntl(&self.file, FcntlArg::F_OFD_SETLK(&lock)) {
-                Ok(_) => Ok(true),
-                Err(nix::Error::EINTR) => continue,
-                Err(nix::Error::EAGAIN | nix::Error::EACCES) => Ok(false),
+            return match host::set_lock(&self.file, &lock) {
+                Ok(()) => Ok(true),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
                 Err(e) => Err(e.into()),
             };
         }
     }
 }
 
-fn lock_of(offset: u64, len: u64, kind: libc::c_int) -> io::Result<libc::flock> {
+fn lock_of(offset: u64, len: u64, kind: libc::c_short) -> io::Result<libc::flock> {
     let (start, len) = lock_range(offset, len)?;
     Ok(libc::flock {
-        l_type: kind as libc::c_short,
+        l_type: kind,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: start,
         l_len: len,
@@ -360,10 +354,13 @@ fn lock_of(offset: u64, len: u64, kind: libc::c_int) -> io::Result<libc::flock> 
     })
 }
 
-fn lock_type(kind: LockKind) -> libc::c_int {
+// The constants have other widths elsewhere.
+const UNLOCKED: libc::c_short = libc::F_UNLCK as libc::c_short;
+
+fn lock_type(kind: LockKind) -> libc::c_short {
     match kind {
-        LockKind::Shared => libc::F_RDLCK,
-        LockKind::Exclusive => libc::F_WRLCK,
+        LockKind::Shared => libc::F_RDLCK as libc::c_short,
+        LockKind::Exclusive => libc::F_WRLCK as libc::c_short,
     }
 }
 
@@ -407,30 +404,23 @@ impl DiskFile for RealFile {
     }
 
     fn begin_write_back(&self, offset: u64, len: u64) {
-        write_back::begin(&self.file, offset, len);
+        host::begin_write_back(&self.file, offset, len);
     }
 
     fn finish_write_back(&self, from: u64) -> io::Result<()> {
-        match write_back::finish(&self.file, from) {
+        match host::finish_write_back(&self.file, from) {
             // Other errors than the medium's: a kernel or sandbox lacks the call.
             Err(e) if e.raw_os_error() != Some(libc::EIO) && e.kind() != ErrorKind::StorageFull => self.sync(),
             done => done,
         }
     }
 
-    /// Where blocks stay in place (ext4 and its kin): the seal is a block behind the end, which
-    /// every truncation takes (rule MarkWithFirstRecord).
     fn seal(&self) -> io::Result<Option<FileSeal>> {
-        const EXT4: u64 = 0xef53;
-        let is_ext4 = u64::try_from(rustix::fs::fstatfs(&self.file)?.f_type) == Ok(EXT4);
-        let end = write_back::seal_at(self.len()?);
-        let is_sealed =
-            is_ext4 && rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, end, SEAL_BYTES).is_ok();
-        Ok(if is_sealed { write_back::sealed(&self.file) } else { None })
+        host::seal(&self.file, self.len()?)
     }
 
     fn has_seal(&self, seal: FileSeal) -> io::Result<bool> {
-        Ok(write_back::sealed(&self.file) == Some(seal))
+        Ok(host::sealed(&self.file) == Some(seal))
     }
 
     fn write_at(&self, mut buf: &[u8], mut offset: u64) -> io::Result<()> {
@@ -449,8 +439,7 @@ impl DiskFile for RealFile {
                 self.write_at(buf, offset)?;
                 return self.sync();
             }
-            let flags = ReadWriteFlags::DSYNC;
-            match rustix::io::pwritev2(&self.file, &[IoSlice::new(buf)], offset, flags) {
+            match host::write_flushed(&self.file, buf, offset) {
                 Ok(done) => (buf, offset) = advance(buf, offset, done)?,
                 Err(Errno::INTR) => {} // The bytes are written again, not only flushed again.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.without_dsync.store(true, Ordering::Relaxed),
@@ -462,7 +451,7 @@ impl DiskFile for RealFile {
 
     fn sync(&self) -> io::Result<()> {
         // Not retried, even after EINTR: a second fdatasync may say Ok without a write.
-        Ok(rustix::fs::fdatasync(&self.file)?)
+        Ok(host::flush(&self.file)?)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -475,7 +464,7 @@ impl DiskFile for RealFile {
             return Ok(());
         }
         self.check_growth(len)?;
-        match retry_on_intr(|| rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, 0, len)) {
+        match retry_on_intr(|| host::reserve(&self.file, 0, len)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
             done => Ok(done?),
         }
@@ -486,20 +475,20 @@ impl DiskFile for RealFile {
     }
 
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.lock(offset, len, libc::F_UNLCK).map(drop)
+        self.lock(offset, len, UNLOCKED).map(drop)
     }
 
     fn conflicts(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
         let mut lock = lock_of(offset, len, lock_type(kind))?;
-        fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut lock))?;
-        Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+        host::find_lock(&self.file, &mut lock)?;
+        Ok(lock.l_type != UNLOCKED)
     }
 
     fn posix_owner(&self, offset: u64, len: u64) -> Option<u32> {
         let mut lock = lock_of(offset, len, lock_type(LockKind::Exclusive)).ok()?;
-        fcntl(&self.file, FcntlArg::F_OFD_GETLK(&mut lock)).ok()?;
+        host::find_lock(&self.file, &mut lock).ok()?;
         // -1: an open-file-description lock. 0: a process of another PID namespace.
-        let is_locked = i32::from(lock.l_type) != libc::F_UNLCK;
+        let is_locked = lock.l_type != UNLOCKED;
         u32::try_from(lock.l_pid).ok().filter(|pid| is_locked && *pid != 0)
     }
 
@@ -549,23 +538,10 @@ const ATOMIC_UNIT_BYTES_MAX: u32 = 65536;
 impl AtomicUnits {
     fn of(&self, file: &File, dev: u64) -> u32 {
         *self.0.lock().entry(dev).or_insert_with(|| {
-            let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
-            let device = Path::new("/sys/dev/block").join(format!("{major}:{minor}"));
             let fs_block = rustix::fs::fstatvfs(file).ok().map(|fs| fs.f_frsize.min(fs.f_bsize));
-            atomic_unit(physical_block_bytes(&device), fs_block)
+            atomic_unit(host::physical_block_bytes(dev), fs_block)
         })
     }
-}
-
-/// The physical block of the device or its partition's disk; none if unknown or misaligned.
-fn physical_block_bytes(device: &Path) -> Option<u64> {
-    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    // -1, misaligned, fails to parse and counts as an offset.
-    let offset_path = device.join("alignment_offset");
-    if offset_path.exists() && number(offset_path) != Some(0) {
-        return None;
-    }
-    number(device.join("queue/physical_block_size")).or_else(|| number(device.join("../queue/physical_block_size")))
 }
 
 /// The smaller, rounded down to a power of two within the limits; the least if unknown.
@@ -580,13 +556,6 @@ fn atomic_unit(physical_block: Option<u64>, fs_block: Option<u64>) -> u32 {
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 /// In nanoseconds, of coarse times.
 const COARSE_NS: u64 = 10_000_000;
-
-fn this_boot() -> Option<u64> {
-    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(32).collect();
-    let id = u128::from_str_radix(&digits, 16).ok().filter(|_| digits.len() == 32)?;
-    u64::try_from((id >> 64) ^ (id & u128::from(u64::MAX))).ok()
-}
 
 fn directory_of(path: &Path) -> &Path {
     match path.parent() {
@@ -649,6 +618,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(feature = "portable", ignore = "POSIX does not tell starts of the system apart")]
     fn a_directory_that_changes_has_another_stamp() {
         let dir = tempfile::tempdir().unwrap();
         let (disk, path) = (RealDisk::new(), dir.path().join("db"));
@@ -736,6 +706,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(feature = "portable", ignore = "POSIX reserves no room behind a file's end")]
     fn reserve_takes_room_and_keeps_the_length() {
         let dir = tempfile::tempdir().unwrap();
         let file = open(&dir, "a");
@@ -771,6 +742,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
     fn names_are_exchanged_and_a_new_file_is_as_private_as_its_model() {
         let dir = tempfile::tempdir().unwrap();
         let disk = RealDisk::new();
@@ -880,24 +852,6 @@ mod tests {
         assert_eq!(atomic_unit(Some(0), Some(4096)), 512);
         assert_eq!(atomic_unit(None, Some(4096)), 512);
         assert_eq!(atomic_unit(Some(4096), None), 512);
-    }
-
-    #[test]
-    fn the_physical_block_comes_from_the_disk_under_a_partition() {
-        let sys = tempfile::tempdir().unwrap();
-        let disk = sys.path().join("vda");
-        let partition = disk.join("vda1");
-        fs::create_dir_all(disk.join("queue")).unwrap();
-        fs::create_dir_all(&partition).unwrap();
-        fs::write(disk.join("queue/physical_block_size"), "4096\n").unwrap();
-        fs::write(partition.join("alignment_offset"), "0\n").unwrap();
-        assert_eq!(physical_block_bytes(&disk), Some(4096));
-        assert_eq!(physical_block_bytes(&partition), Some(4096));
-        for misaligned in ["512\n", "-1\n"] {
-            fs::write(partition.join("alignment_offset"), misaligned).unwrap();
-            assert_eq!(physical_block_bytes(&partition), None);
-        }
-        assert_eq!(physical_block_bytes(&sys.path().join("0:99")), None);
     }
 
     #[test]

@@ -8,45 +8,34 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use rustix::thread::futex;
+use super::host;
 
 /// Sleeps until another process [wakes](wake) waiters at `word`, `nap` at most; not if `word` is no
 /// longer `seen`. May return early: the caller checks its condition.
 pub fn wait(word: &AtomicU32, seen: u32, nap: Duration) {
-    let tv_sec = i64::try_from(nap.as_secs()).unwrap_or(i64::MAX);
-    let timeout = futex::Timespec { tv_sec, tv_nsec: i64::from(nap.subsec_nanos()) };
-    // The caller's condition decides in any case.
-    let _ = futex::wait(word, futex::Flags::empty(), seen, Some(&timeout));
+    host::wait(word, seen, nap);
 }
 
-/// One waiter, or all.
+/// One waiter, or all, after a change of `word`.
 pub fn wake(word: &AtomicU32, all: bool) {
-    let _ = futex::wake(word, futex::Flags::empty(), if all { u32::MAX >> 1 } else { 1 });
+    host::wake(word, all);
 }
 
 /// Monotonic, for all processes, in microseconds. By libc: rustix reads past the part of the vDSO
 /// that valgrind shows.
 pub fn clock_us() -> u64 {
-    // The monotonic clock is always there.
     let now = nix::time::ClockId::CLOCK_MONOTONIC.now().map_or(Duration::ZERO, Duration::from);
     now.as_micros() as u64
 }
 
-/// The same clock in whole seconds, a tick of the kernel late, for a quarter of the time.
+/// The same clock in whole seconds.
 pub fn clock_s() -> u64 {
-    #[cfg(target_os = "linux")]
-    let clock = nix::time::ClockId::CLOCK_MONOTONIC_COARSE;
-    #[cfg(not(target_os = "linux"))]
-    let clock = nix::time::ClockId::CLOCK_MONOTONIC;
-    clock.now().map_or(Duration::ZERO, Duration::from).as_secs()
+    host::SECONDS.now().map_or(Duration::ZERO, Duration::from).as_secs()
 }
 
 /// Of the calling thread; `None` if unknown.
 pub fn processor() -> Option<usize> {
-    #[cfg(target_os = "linux")]
-    return nix::sched::sched_getcpu().ok();
-    #[cfg(not(target_os = "linux"))]
-    None
+    host::processor()
 }
 
 /// A thread, if it has a number.
@@ -57,20 +46,14 @@ impl Task {
     /// The calling thread.
     pub fn current() -> Task {
         thread_local!(static TASK: Cell<Option<u32>> = const { Cell::new(None) });
-        let known = TASK.get().or_else(|| u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).ok());
+        let known = TASK.get().or_else(host::thread_number);
         TASK.set(known);
         Task(known)
     }
 
     /// Ready to run, and processor time in ticks of 10 ms; `None` if unknown.
     pub fn look(self) -> Option<(bool, u64)> {
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.0?)).ok()?;
-        let (_, fields) = stat.rsplit_once(')')?;
-        let mut fields = fields.split_ascii_whitespace();
-        let state = fields.next()?;
-        let user: u64 = fields.nth(10)?.parse().ok()?;
-        let system: u64 = fields.next()?.parse().ok()?;
-        Some((matches!(state, "R" | "D"), user + system))
+        self.0.and_then(host::thread_state)
     }
 }
 

@@ -53,7 +53,8 @@ impl SlotsSource {
 }
 
 fn made(file: &dyn DiskFile, what: impl FnOnce() -> String) -> Result<u64> {
-    Ok(file.made().context(what)?.unwrap_or(0))
+    // Not 0 (`may_have_files`).
+    Ok(file.made().context(what)?.unwrap_or(1))
 }
 
 impl MoreSlots {

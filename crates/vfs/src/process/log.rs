@@ -80,13 +80,36 @@ fn without_broken_pipe(write: impl FnOnce()) {
             return;
         }
         write();
-        let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // One that came meanwhile is taken; one that waited before is the program's.
-        while is_ours
-            && libc::sigtimedwait(pipe.as_ptr(), std::ptr::null_mut(), &raw const no_time) == -1
-            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-        {}
+        if is_ours {
+            take_pending(pipe.as_ptr());
+        }
         libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// Takes a blocked signal, without waiting for one.
+#[cfg(not(target_vendor = "apple"))]
+unsafe fn take_pending(signals: *const libc::sigset_t) {
+    let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the set is the caller's, and the time lives across the call.
+    while unsafe { libc::sigtimedwait(signals, std::ptr::null_mut(), &raw const no_time) } == -1
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+}
+
+/// macOS has no `sigtimedwait`. A broken pipe is told to the thread that wrote, so no other takes
+/// it in between.
+#[cfg(target_vendor = "apple")]
+unsafe fn take_pending(signals: *const libc::sigset_t) {
+    let (mut pending, mut taken) = (MaybeUninit::<libc::sigset_t>::uninit(), 0);
+    // SAFETY: the set is the caller's, the other one is filled before it is read.
+    unsafe {
+        libc::sigemptyset(pending.as_mut_ptr());
+        libc::sigpending(pending.as_mut_ptr());
+        if libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1 {
+            libc::sigwait(signals, &raw mut taken);
+        }
     }
 }
 

@@ -1,5 +1,4 @@
-//! File systems that several machines may use at once. Locks of open files and shared memory, which
-//! keep processes of one database apart, do not hold between machines.
+//! File systems of several machines, between which neither locks nor shared memory hold.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -31,7 +30,7 @@ const KERNEL: [(u32, &str); 19] = [
 /// `statfs.f_type` of what a program serves, and of virtiofs.
 const FUSE: u32 = 0x6573_5546;
 
-/// All other file systems that programs serve are local: gocryptfs, mergerfs, ntfs-3g.
+/// Others are local: gocryptfs, mergerfs, ntfs-3g.
 const SERVED_BY_PROGRAMS: [&str; 31] = [
     "virtiofs",
     "fuse.sshfs",
@@ -66,8 +65,7 @@ const SERVED_BY_PROGRAMS: [&str; 31] = [
     "fuse.google-drive-ocamlfuse",
 ];
 
-/// `None`: a local one. `mounted_as` is asked for the name in the mount table where the number does
-/// not tell.
+/// `None`: local. `mounted_as`: its name, where the number does not tell.
 fn shared(magic: u32, mounted_as: impl FnOnce() -> Option<String>) -> Option<String> {
     if magic != FUSE {
         return KERNEL.iter().find(|(of, _)| *of == magic).map(|(_, name)| (*name).to_owned());
@@ -83,15 +81,15 @@ fn mounted_as(mountinfo: &str, device: &str) -> Option<String> {
     })
 }
 
-/// The name of the file system that holds `path`, or would hold it, if machines may share it. One
-/// that cannot be looked at counts as local: the open says why.
-pub(super) fn shared_at(path: &Path) -> Option<String> {
+/// The file system of `path`, if machines may share it. One that cannot be looked at counts as
+/// local: the open says why.
+pub fn shared_at(path: &Path) -> Option<String> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let (path, found) = match rustix::fs::statfs(path) {
         Err(e) if std::io::Error::from(e).kind() == ErrorKind::NotFound => (parent, rustix::fs::statfs(parent)),
         found => (path, found),
     };
-    // The kernel's numbers have 32 bits, with a sign on some systems.
+    // 32 bits, with a sign on some systems.
     shared(found.ok()?.f_type as u32, || {
         let device = std::fs::metadata(path).ok()?.dev();
         let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));

@@ -11,15 +11,15 @@ use nix::libc;
 use rustc_hash::FxBuildHasher;
 use rustix::fs::{AtFlags, StatxFlags, statx};
 
-use super::FileSeal;
+use crate::disk::FileSeal;
 
 /// Errors stay for the next flush: only a wait would consume them.
-pub fn begin(file: &File, offset: u64, len: u64) {
+pub fn begin_write_back(file: &File, offset: u64, len: u64) {
     let _seen_by_the_flush = sync_range(file, offset, len, libc::SYNC_FILE_RANGE_WRITE);
 }
 
 /// Waits until the device, perhaps its cache, has the bytes from `from` on.
-pub fn finish(file: &File, from: u64) -> io::Result<()> {
+pub fn finish_write_back(file: &File, from: u64) -> io::Result<()> {
     let all = libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
     // Zero length means all to the end.
     sync_range(file, from, 0, all)
@@ -84,10 +84,19 @@ fn bytes_in_place(file: &File) -> Option<u64> {
 }
 
 /// A seal is at most a block.
-pub const SEAL_BYTES: u64 = 4096;
+const SEAL_BYTES: u64 = 4096;
 
-pub fn seal_at(bytes: u64) -> u64 {
+fn seal_at(bytes: u64) -> u64 {
     bytes.next_multiple_of(SEAL_BYTES)
+}
+
+/// Where blocks stay in place (ext4 and its kin): the seal is a block behind the end, which every
+/// truncation takes (rule MarkWithFirstRecord).
+pub fn seal(file: &File, len: u64) -> io::Result<Option<FileSeal>> {
+    const EXT4: u64 = 0xef53;
+    let is_ext4 = u64::try_from(rustix::fs::fstatfs(file)?.f_type) == Ok(EXT4);
+    let is_sealed = is_ext4 && super::reserve(file, seal_at(len), SEAL_BYTES).is_ok();
+    Ok(if is_sealed { sealed(file) } else { None })
 }
 
 /// Every block of the file is written and its own, with a seal behind: unwritten room at the end

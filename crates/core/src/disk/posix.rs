@@ -1,0 +1,143 @@
+//! POSIX with locks of open files: macOS, and Linux by the feature `portable`.
+
+#![allow(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use nix::libc::{self, c_int, flock};
+use nix::time::ClockId;
+use rustix::io::Errno;
+
+use super::look::FileFacts;
+use super::processes::FileUser;
+use super::{FileId, FileSeal};
+
+#[cfg(target_vendor = "apple")]
+#[path = "apple.rs"]
+mod own;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+#[path = "linux_as_posix.rs"]
+mod own;
+#[cfg(not(any(target_vendor = "apple", target_os = "linux", target_os = "android")))]
+compile_error!("this system has no locks that belong to the open file: docs/platforms.md");
+
+pub use own::{flush, flush_file_system, rename_as, shared_at};
+
+pub fn write_flushed(_file: &File, _buf: &[u8], _offset: u64) -> rustix::io::Result<usize> {
+    Err(Errno::NOSYS)
+}
+
+pub fn flush_names(dir: &File) -> rustix::io::Result<()> {
+    flush(dir)
+}
+
+pub fn reserve(_file: &File, _from: u64, _len: u64) -> rustix::io::Result<()> {
+    Err(Errno::NOSYS)
+}
+
+pub fn nameless_in(dir: &Path) -> io::Result<File> {
+    Ok(tempfile::NamedTempFile::new_in(dir)?.into_file())
+}
+
+pub fn set_lock(file: &File, lock: &flock) -> rustix::io::Result<()> {
+    lock_call(file, own::F_OFD_SETLK, std::ptr::from_ref(lock).cast_mut())
+}
+
+pub fn find_lock(file: &File, lock: &mut flock) -> rustix::io::Result<()> {
+    lock_call(file, own::F_OFD_GETLK, lock)
+}
+
+fn lock_call(file: &File, call: c_int, lock: *mut flock) -> rustix::io::Result<()> {
+    // SAFETY: the `flock` lives, and F_OFD_GETLK, which alone writes it, has it to itself.
+    match unsafe { libc::fcntl(file.as_raw_fd(), call, lock) } {
+        -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        _ => Ok(()),
+    }
+}
+
+pub fn begin_write_back(_file: &File, _offset: u64, _len: u64) {}
+
+pub fn finish_write_back(_file: &File, _from: u64) -> io::Result<()> {
+    Err(ErrorKind::Unsupported.into())
+}
+
+pub fn seal(_file: &File, _len: u64) -> io::Result<Option<FileSeal>> {
+    Ok(None)
+}
+
+pub fn sealed(_file: &File) -> Option<FileSeal> {
+    None
+}
+
+pub fn at(file: &File) -> io::Result<FileFacts> {
+    Ok(file.metadata()?.into())
+}
+
+pub fn at_path(path: &Path) -> io::Result<FileFacts> {
+    Ok(fs::metadata(path)?.into())
+}
+
+pub fn at_name(path: &Path) -> io::Result<FileFacts> {
+    Ok(fs::symlink_metadata(path)?.into())
+}
+
+pub fn made(_file: &File) -> io::Result<Option<u64>> {
+    Ok(None)
+}
+
+pub fn wait(word: &AtomicU32, seen: u32, nap: Duration) {
+    let begun = Instant::now();
+    let mut pause = PAUSE_MIN;
+    while word.load(SeqCst) == seen {
+        let left = nap.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(pause.min(left));
+        pause = (2 * pause).min(PAUSE_MAX);
+    }
+}
+
+const PAUSE_MIN: Duration = Duration::from_micros(20);
+const PAUSE_MAX: Duration = Duration::from_millis(1);
+
+pub fn wake(_word: &AtomicU32, _all: bool) {}
+
+pub const SECONDS: ClockId = ClockId::CLOCK_MONOTONIC;
+
+pub fn processor() -> Option<usize> {
+    None
+}
+
+pub fn this_boot() -> Option<u64> {
+    None
+}
+
+pub fn physical_block_bytes(_dev: u64) -> Option<u64> {
+    None
+}
+
+pub fn namespace() -> Option<u64> {
+    None
+}
+
+pub fn process_text(_pid: u32, _name: &str, _bytes_max: u64) -> io::Result<Vec<u8>> {
+    Err(ErrorKind::Unsupported.into())
+}
+
+pub fn users_of(_files: &[FileId]) -> Vec<FileUser> {
+    Vec::new()
+}
+
+pub fn thread_number() -> Option<u32> {
+    None
+}
+
+pub fn thread_state(_thread: u32) -> Option<(bool, u64)> {
+    None
+}

@@ -232,6 +232,10 @@ fn replicate_sync(
 ) -> Result<ExitCode> {
     let Replicate { file, url, .. } = args;
     let mut began = false;
+    if !shipper.makes_wait() {
+        let message = format!("{url} gets every page of {} first: commits do not wait for it yet", file.display());
+        say(Level::Info, "filling", &[], &message);
+    }
     let status = status_line();
     let mut trouble: Option<String> = None;
     loop {
@@ -241,7 +245,7 @@ fn replicate_sync(
                 if trouble.take().is_some() {
                     say(Level::Info, "goes_on", &[], "shipping goes on");
                 }
-                if !std::mem::replace(&mut began, true) {
+                if shipper.makes_wait() && !std::mem::replace(&mut began, true) {
                     say(
                         Level::Info,
                         "began",
@@ -251,17 +255,15 @@ fn replicate_sync(
                 }
             }
             Err(e) if e.is::<Taken>() || e.is::<Fenced>() => return Err(e),
-            Err(e) if last => bail!("not all is shipped, commits wait for the next shipper: {e:#}"),
+            Err(e) if last && began => bail!("not all is shipped, commits wait for the next shipper: {e:#}"),
+            Err(e) if last => bail!("not all is shipped: {e:#}"),
             Err(e) => {
                 COUNTERS.error();
                 let what = format!("{e:#}");
                 if trouble.as_ref() != Some(&what) {
-                    say(
-                        Level::Warning,
-                        "not_shipped",
-                        &[],
-                        &format!("not shipped, trying again, commits wait: {what}"),
-                    );
+                    let commits = if shipper.makes_wait() { "commits wait" } else { "commits go on" };
+                    let message = format!("not shipped, trying again, {commits}: {what}");
+                    say(Level::Warning, "not_shipped", &[], &message);
                     trouble = Some(what);
                 }
                 thread::sleep(RETRY);

@@ -97,8 +97,9 @@ impl StoreCommand {
 /// is refused, unless it is promoted; then this one ends with status 3, at its next batch at the
 /// latest.
 ///
-/// The keys of a bucket are those of AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if set,
-/// AWS_SESSION_TOKEN. Other servers: ?endpoint=https://host:port.
+/// The keys of a bucket come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile
+/// (AWS_PROFILE, ~/.aws/credentials), or a web identity, or the role of a container or machine.
+/// Other servers: ?endpoint=https://host:port.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Replicate {

@@ -3,6 +3,7 @@
 mod compact;
 mod fleet;
 mod follow;
+mod keys;
 mod modes;
 mod observe;
 mod order;

@@ -30,7 +30,7 @@ struct Object {
 }
 
 #[derive(Default)]
-struct Bucket {
+pub struct Bucket {
     objects: BTreeMap<String, Object>,
     requests: Vec<String>,
     faults: VecDeque<Fault>,
@@ -52,6 +52,10 @@ struct Bucket {
     unlisted: Option<String>,
     /// Answers in place of the server, where it returns `Some`.
     answers: Option<Answers>,
+    /// The access keys of all requests.
+    pub access_keys: Vec<String>,
+    /// The one that is accepted; `None`: any.
+    pub accepts: Option<String>,
 }
 
 type Answers = fn(&Request, &BTreeMap<String, String>) -> Option<Response<std::io::Cursor<Vec<u8>>>>;
@@ -101,13 +105,13 @@ fn signal(process: u32, name: &str) {
     assert!(Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status().unwrap().success());
 }
 
-struct Place {
-    bucket: Arc<Mutex<Bucket>>,
+pub struct Place {
+    pub bucket: Arc<Mutex<Bucket>>,
     server: Arc<Server>,
     stalls: Arc<AtomicBool>,
     stalled: Arc<AtomicUsize>,
-    dir: tempfile::TempDir,
-    file: PathBuf,
+    pub dir: tempfile::TempDir,
+    pub file: PathBuf,
 }
 
 fn xml(status: u16, text: String) -> Response<std::io::Cursor<Vec<u8>>> {
@@ -150,6 +154,12 @@ fn answer(bucket: &mut Bucket, request: &Request, bytes: Vec<u8>) -> Response<st
     let path = url.path().trim_start_matches('/').to_owned();
     bucket.requests.push(format!("{} {path}", request.method()));
     assert!(query.contains_key("X-Amz-Signature"), "{url}");
+    let access_key = query["X-Amz-Credential"].split('/').next().unwrap_or_default().to_owned();
+    let is_refused = bucket.accepts.as_ref().is_some_and(|accepted| *accepted != access_key);
+    bucket.access_keys.push(access_key);
+    if is_refused {
+        return error(403, "InvalidAccessKeyId");
+    }
     let (name, key) = path.split_once('/').unwrap_or((&path, ""));
     if name != "bucket" {
         return error(404, "NoSuchBucket");
@@ -239,11 +249,11 @@ fn answer(bucket: &mut Bucket, request: &Request, bytes: Vec<u8>) -> Response<st
     }
 }
 
-fn said(output: &Output) -> String {
+pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-struct Killed(Child);
+pub struct Killed(pub Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -252,7 +262,7 @@ impl Drop for Killed {
     }
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
@@ -261,7 +271,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 impl Place {
-    fn new() -> Place {
+    pub fn new() -> Place {
         let bucket = Arc::new(Mutex::new(Bucket::default()));
         let server = Arc::new(Server::http("127.0.0.1:0").unwrap());
         let (serves, has) = (server.clone(), bucket.clone());
@@ -313,25 +323,27 @@ impl Place {
         place
     }
 
-    fn sql(&self, sql: &str) {
+    pub fn sql(&self, sql: &str) {
         onewrite_rusqlite::open(&self.file).unwrap().execute_batch(sql).unwrap();
     }
 
-    fn url(&self, rest: &str) -> String {
+    pub fn url(&self, rest: &str) -> String {
         format!("s3://bucket/{rest}?endpoint=http://{}", self.server.server_addr())
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onewrite-replicate"));
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"AWS_")) {
             command.env_remove(name);
         }
         command.args(args).env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
+        // No test takes the role of the machine that it runs on.
+        command.env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", self.dir.path());
         command.env("NO_PROXY", "127.0.0.1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    pub fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().unwrap()
     }
 
@@ -341,11 +353,11 @@ impl Place {
         said(&output)
     }
 
-    fn keys(&self) -> Vec<String> {
+    pub fn keys(&self) -> Vec<String> {
         self.bucket.lock().unwrap().objects.keys().cloned().collect()
     }
 
-    fn restored(&self, args: &[&str]) -> String {
+    pub fn restored(&self, args: &[&str]) -> String {
         let dest = self.dir.path().join("restored.db");
         let output = self.run(&[&["restore"], args, &[&self.url("a/b"), dest.to_str().unwrap()]].concat());
         assert!(output.status.success(), "{}", said(&output));
@@ -355,7 +367,7 @@ impl Place {
         all
     }
 
-    fn here(&self) -> String {
+    pub fn here(&self) -> String {
         let db = onewrite_rusqlite::open(&self.file).unwrap();
         db.query_row("SELECT group_concat(n || hex(substr(x, 1, 4))) FROM t", [], |row| row.get(0)).unwrap()
     }

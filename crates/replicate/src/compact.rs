@@ -44,8 +44,8 @@ pub struct Levels {
 
 impl Levels {
     /// The next files to merge, in order, and the merged file's name; skips `bad` ones. A batch of
-    /// `firsts`, which stays, is the last one of a merged file: else it would make no state. `files`
-    /// are in the order of their names.
+    /// `firsts`, which stays, is the last one of a merged file: else it would make no state. Of
+    /// `files` the names are in order.
     pub fn to_merge(
         &self,
         files: &[Entry],

@@ -11,8 +11,8 @@
 //! - *The first file stays*: the first batch of a claim is never removed, and its name is recorded
 //!   before it is made. An earlier owner finds its next name taken, however long it was stopped. So
 //!   its files count without another look at the record.
-//! - *Check the slot*: the first file of a claim counts when no merged file reaches as far. It shuts
-//!   out earlier owners: their files under way have this name or an earlier one.
+//! - *Check the slot*: the first file of a claim counts when no merged file reaches as far. It
+//!   shuts out earlier owners: their files under way have this name or an earlier one.
 //! - Only the owner merges and removes.
 
 use crate::local::{beside, directory, open_regular, read_small, sync};
@@ -189,8 +189,8 @@ pub struct Owner {
     /// Transactions whose batches stay: the first ones of claims.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub firsts: Vec<u64>,
-    /// The lock that the owner's process has. Each earlier process has ended, or finds its next name
-    /// taken.
+    /// The lock that the owner's process has. Each earlier process has ended, or finds its next
+    /// name taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<String>,
 }
@@ -431,8 +431,8 @@ impl StoreClaim {
         Ok(())
     }
 
-    /// Records the lock, so that the next process here need not keep its first file. Else the record
-    /// stays as it is, and that file stays.
+    /// Records the lock, so that the next process here need not keep its first file. Else the
+    /// record stays as it is, and that file stays.
     fn record_lock(&mut self, store: &dyn Store) {
         let Some(lock) = self.node.lock.as_ref().filter(|_| self.owner.lock.is_none()) else { return };
         let lock = Some(lock.text.clone());

@@ -340,7 +340,7 @@ impl Shipper {
         Ok(())
     }
 
-    /// With `--sync`: ships all that there is while commits do not wait, again until little is left.
+    /// With `--sync`: ships all that there is while commits do not wait, until little is left.
     fn fill(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         let begun = Instant::now();
         self.ship(at, said)?;

@@ -43,9 +43,9 @@ pub(super) fn variable(names: &[&str]) -> Option<String> {
 
 /// What the library may use: this process has no runtime, so each of its futures is ready at once.
 #[derive(Clone, Copy, Debug)]
-struct Surroundings;
+struct AwsSurroundings;
 
-impl Env for Surroundings {
+impl Env for AwsSurroundings {
     fn var(&self, key: &str) -> Option<String> {
         variable(&[key])
     }
@@ -66,13 +66,13 @@ fn failed(error: impl Into<Error>) -> reqsign_core::Error {
     reqsign_core::Error::unexpected(format!("{error:#}"))
 }
 
-impl FileRead for Surroundings {
+impl FileRead for AwsSurroundings {
     async fn file_read(&self, path: &str) -> reqsign_core::Result<Vec<u8>> {
         fs::read(path).map_err(failed)
     }
 }
 
-impl CommandExecute for Surroundings {
+impl CommandExecute for AwsSurroundings {
     async fn command_execute<'a>(
         &'a self,
         program: &'a str,
@@ -83,7 +83,7 @@ impl CommandExecute for Surroundings {
     }
 }
 
-impl HttpSend for Surroundings {
+impl HttpSend for AwsSurroundings {
     async fn http_send(&self, request: Request<bytes::Bytes>) -> reqsign_core::Result<Response<bytes::Bytes>> {
         let is_here =
             request.uri().host().is_some_and(|host| host.starts_with("169.254.") || host.starts_with("[fd00:ec2"));
@@ -113,7 +113,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 
 /// The profile's settings that are not keys, from the file `config`.
 pub(super) fn of_profile(setting: &str) -> Option<String> {
-    let outside = Surroundings;
+    let outside = AwsSurroundings;
     let path = variable(&["AWS_CONFIG_FILE"]).map(PathBuf::from);
     let path = path.or_else(|| Some(outside.home_dir()?.join(".aws/config")))?;
     let text = fs::read(path).ok()?;
@@ -196,8 +196,8 @@ impl BucketKeys {
             !environment::is_privileged(),
             "no keys for {url}: this program runs with more rights than its user has, so the environment does not count"
         );
-        let outside = reqsign_core::Context::new().with_env(Surroundings).with_file_read(Surroundings);
-        BucketKeys::find_in(url, region, outside.with_http_send(Surroundings).with_command_execute(Surroundings))
+        let outside = reqsign_core::Context::new().with_env(AwsSurroundings).with_file_read(AwsSurroundings);
+        BucketKeys::find_in(url, region, outside.with_http_send(AwsSurroundings).with_command_execute(AwsSurroundings))
     }
 
     fn find_in(url: &str, region: &str, outside: reqsign_core::Context) -> Result<Arc<BucketKeys>> {
@@ -332,7 +332,7 @@ mod tests {
             ];
             let envs = envs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
             let outside = reqsign_core::Context::new().with_env(StaticEnv { home_dir: None, envs });
-            let outside = outside.with_file_read(Surroundings).with_http_send(TokenService);
+            let outside = outside.with_file_read(AwsSurroundings).with_http_send(TokenService);
             BucketKeys::find_in("s3://bucket/app", "eu-central-1", outside)
         };
         let keys = found("of-the-pod\n").unwrap().now().unwrap();

@@ -4,6 +4,7 @@ mod compact;
 mod fleet;
 mod follow;
 mod keys;
+mod life;
 mod modes;
 mod observe;
 mod order;

@@ -1477,7 +1477,7 @@ fn where_commits_wait_a_request_without_an_answer_is_sent_again_on_a_new_connect
     let (_shipper, heard) = place.sync_and_hear(&["--ship-timeout", "10s", "--metrics", "127.0.0.1:0"]);
     let db = place.open(Duration::from_millis(100));
     insert(&db, 2).unwrap();
-    // The batch, done or not, once and twice; and the look for the file that an earlier attempt made.
+    // The batch, done or not, once and twice; and the look for the file of an earlier attempt.
     let lost: [&[Option<bool>]; 4] =
         [&[Some(false)], &[Some(true)], &[Some(false), Some(true)], &[Some(true), None, Some(false)]];
     for (n, lost) in (3..).zip(lost) {

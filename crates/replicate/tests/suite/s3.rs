@@ -1498,6 +1498,7 @@ fn where_commits_wait_a_request_without_an_answer_is_sent_again_on_a_new_connect
 }
 
 static THROTTLED: AtomicUsize = AtomicUsize::new(0);
+static THROTTLES_BY: AtomicUsize = AtomicUsize::new(503);
 
 /// A server that throttles reads of files, or fails with each.
 fn throttles(request: &Request, _: &BTreeMap<String, String>) -> Option<Response<std::io::Cursor<Vec<u8>>>> {
@@ -1507,7 +1508,8 @@ fn throttles(request: &Request, _: &BTreeMap<String, String>) -> Option<Response
     if !is_read || left == Err(0) {
         return None;
     }
-    let answer = error(503, "SlowDown");
+    let status = THROTTLES_BY.load(Ordering::SeqCst);
+    let answer = error(u16::try_from(status).unwrap(), "SlowDown");
     Some(answer.with_header(Header::from_bytes("Retry-After", "0").unwrap()))
 }
 
@@ -1522,17 +1524,23 @@ fn a_store_that_fails_is_not_a_damaged_one() {
     place.sql("INSERT INTO t VALUES (3, randomblob(2000))");
     place.bucket.lock().unwrap().answers = Some(throttles);
     // As often as it takes.
-    THROTTLED.store(6, Ordering::SeqCst);
-    let said_by = place.ship();
-    assert!(said_by.contains("a batch of") && !said_by.contains("new snapshot"), "{said_by}");
-    assert_eq!(place.keys().len(), keys.len() + 1);
+    for (n, status) in (1..).zip([429, 500, 503]) {
+        THROTTLES_BY.store(status, Ordering::SeqCst);
+        THROTTLED.store(6, Ordering::SeqCst);
+        let said_by = place.ship();
+        assert!(said_by.contains("a batch of") && !said_by.contains("new snapshot"), "{status}: {said_by}");
+        assert_eq!((place.keys().len(), THROTTLED.load(Ordering::SeqCst)), (keys.len() + n, 0));
+        place.sql(&format!("INSERT INTO t VALUES ({}, randomblob(2000))", 100 + n));
+    }
+    place.ship();
+    let keys = place.keys();
     // Not for good: nothing is known about the files.
     place.sql("INSERT INTO t VALUES (4, randomblob(2000))");
     THROTTLED.store(usize::MAX, Ordering::SeqCst);
     let output = place.run(&["replicate", "--once", file, &place.url("a/b")]);
     assert!(!output.status.success() && said(&output).contains("503 SlowDown"), "{}", said(&output));
     assert!(!said(&output).contains("snapshot"), "{}", said(&output));
-    assert_eq!(place.keys().len(), keys.len() + 1);
+    assert_eq!(place.keys().len(), keys.len());
     place.bucket.lock().unwrap().answers = None;
     assert!(place.ship().contains("a batch of"));
     // A file that was read, and is wrong.

@@ -13,6 +13,7 @@ mod beside;
 mod sim;
 
 use crate::compact::{Copy, Levels, Recent, Tee, many_wait, waits_for_snapshot};
+use crate::ending::moved;
 use crate::fence::{self, ClaimMode, Fenced, Node, Put, StoreClaim, check_is_free};
 use crate::fetch::Damaged;
 use crate::ltx::{self, Header, Merge, Reader, Writer};
@@ -864,6 +865,7 @@ fn fill(
     let mut image = Vec::new();
     for (page, at) in file.pages.iter().zip((0usize..).step_by(page_bytes)) {
         looks()?;
+        moved();
         match &file.images {
             Some(images) => {
                 let kept = images.get(at..).and_then(|rest| rest.get(..page_bytes));

@@ -31,6 +31,10 @@ const KEYS: (&str, &str) = (
     "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN",
     "The keys of a bucket. The last one is for keys that expire.",
 );
+const PROFILE: (&str, &str) = (
+    "AWS_PROFILE, AWS_SHARED_CREDENTIALS_FILE, AWS_CONFIG_FILE",
+    "The profile whose keys count where the environment has none, and its files.",
+);
 const REGION: (&str, &str) =
     ("AWS_REGION, AWS_DEFAULT_REGION", "The region of a bucket whose URL names none, in this order.");
 const ENDPOINT: (&str, &str) =
@@ -149,7 +153,7 @@ fn environment(command: &str) -> NoteEntries {
             LOG_TO,
         ],
         "replicate" | "restore" | "follow" | "promote" | "rejoin" | "verify" => {
-            vec![KEYS, REGION, ENDPOINT, AUTHORITIES, LOG_TO]
+            vec![KEYS, PROFILE, REGION, ENDPOINT, AUTHORITIES, LOG_TO]
         }
         _ => vec![LOG_TO],
     }

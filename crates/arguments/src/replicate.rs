@@ -93,12 +93,17 @@ impl StoreCommand {
 ///     onewrite replicate --once app.db file:///backup/app
 ///     onewrite replicate app.db 's3://bucket/app?region=eu-central-1'
 ///
+/// A FILE that is not there is waited for. With --sync it is made, empty, so that commits wait from
+/// the first one on. systemd (Type=notify) gets READY when it has begun: start the application
+/// then.
+///
 /// The store is this database's from the first start on. A process that ships from another machine
 /// is refused, unless it is promoted; then this one ends with status 3, at its next batch at the
 /// latest.
 ///
-/// The keys of a bucket are those of AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and, if set,
-/// AWS_SESSION_TOKEN. Other servers: ?endpoint=https://host:port.
+/// The keys of a bucket come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Without these they
+/// are those of a profile (AWS_PROFILE, ~/.aws), of a web identity, of a container or of a machine.
+/// Other servers: ?endpoint=https://host:port.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Replicate {
@@ -130,6 +135,9 @@ pub struct Replicate {
     /// Ship once, and end
     #[arg(long)]
     pub once: bool,
+    /// If FILE is not there, and the store is not empty, restore FILE first
+    #[arg(long)]
+    pub restore_if_db_not_exists: bool,
     /// Commits wait until the store has them, from now on until `onewrite unsync FILE`
     #[arg(long, conflicts_with_all = ["once", "interval"])]
     pub sync: bool,
@@ -182,13 +190,18 @@ pub struct Rejoin {
 ///
 ///     onewrite restore file:///backup/app app.db
 ///     onewrite restore --timestamp 2026-01-31T12:00:00Z file:///backup/app app.db
+///     onewrite restore --dry-run --txid 2a file:///backup/app app.db
+///
+/// Before an application starts, on a disk that may be new:
+///
+///     onewrite restore --if-db-not-exists --if-replica-exists file:///backup/app app.db
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Restore {
     /// The store
     #[arg(value_name = "URL")]
     pub url: String,
-    /// The database to make; must not be there
+    /// The database to make; must not be there, without --force
     #[arg(value_name = "DEST")]
     pub dest: PathBuf,
     /// The state of this transaction: the hexadecimal number in the name of its file
@@ -198,6 +211,31 @@ pub struct Restore {
     /// 2026-01-31T13:00:00+01:00; without an offset, in UTC
     #[arg(long, value_name = "TIME", value_parser = timestamp)]
     pub timestamp: Option<i64>,
+    /// Do nothing, with status 0, if DEST is there
+    #[arg(long, conflicts_with = "force")]
+    pub if_db_not_exists: bool,
+    /// Do nothing, with status 0, if the store is empty
+    #[arg(long)]
+    pub if_replica_exists: bool,
+    /// Only show the state that would be restored, and its files
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Replace DEST, with its log and journal, once the new database is whole; refused while a
+    /// process uses DEST
+    #[arg(long)]
+    pub force: bool,
+    /// Let SQLite check the database before it gets its name
+    #[arg(long, value_name = "HOW", conflicts_with = "dry_run")]
+    pub integrity_check: Option<IntegrityCheck>,
+}
+
+/// A check by SQLite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum IntegrityCheck {
+    /// `PRAGMA quick_check`: all but the contents of indexes
+    Quick,
+    /// `PRAGMA integrity_check`
+    Full,
 }
 
 /// Keep a replica of a database up to date from a store

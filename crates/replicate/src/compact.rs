@@ -7,6 +7,7 @@
 //! - Removed: a batch, once a file of level 1 has had it for a while, or there are very many. The
 //!   newest batch stays.
 //! - Removed: all up to the newest snapshot from before the retention, except that snapshot.
+//! - Not removed: the first batch of a claim (see `fence.rs`).
 //!
 //! A file is removed only while the file that stands in for it is there, and batches of one merged
 //! file newest first. So a removal that stops halfway leaves every state that can be restored.
@@ -42,31 +43,41 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// The next files to merge, in order, and the merged file's name; skips `bad` ones. `files` are
-    /// in the order of their names.
-    pub fn to_merge(&self, files: &[Entry], bad: &BTreeSet<Name>, now_ms: i64) -> Option<(Name, Vec<Entry>)> {
+    /// The next files to merge, in order, and the merged file's name; skips `bad` ones. A batch of
+    /// `firsts`, which stays, is the last one of a merged file: else it would make no state. Of
+    /// `files` the names are in order.
+    pub fn to_merge(
+        &self,
+        files: &[Entry],
+        bad: &BTreeSet<Name>,
+        firsts: &[u64],
+        now_ms: i64,
+    ) -> Option<(Name, Vec<Entry>)> {
         if !waits_for_snapshot(files) {
-            let snapshot = level(files, SNAPSHOTS).iter().map(|e| e.name.max).max().unwrap_or(0);
+            let snapshot = newest_of(files, SNAPSHOTS);
+            let mut base = None;
             for level in BATCHES..SNAPSHOTS.saturating_sub(1) {
                 let next = level.saturating_add(1);
-                let done = self::level(files, next).iter().map(|e| e.name.max).max().unwrap_or(0).max(1);
-                let of_level = self::level(files, level);
-                let behind = of_level.partition_point(|e| e.name.min <= done);
-                let behind = of_level.get(behind..).unwrap_or_default().iter().filter(|e| !bad.contains(&e.name));
+                let behind = behind(files, level).iter().filter(|e| !bad.contains(&e.name));
                 let is_read = |e: &&Entry| e.name.min > snapshot;
                 let many = || behind.clone().filter(is_read).count() >= self.most(level);
                 let is_old = |first: &Entry| {
                     let interval = self.intervals.get(usize::from(level));
                     interval.is_some_and(|interval| Old::new(files, *interval, now_ms).has(first))
                 };
-                let mut rest = behind.clone().copied();
-                let Some(first) = rest.next().filter(|first| many() || is_old(first)) else {
+                let is_due = |first: &Entry| many() || is_old(first);
+                if !behind.clone().next().is_some_and(is_due) {
                     continue;
-                };
+                }
+                // Files that are not needed are removed, not merged.
+                let base = *base.get_or_insert_with(|| self.base(files, now_ms).map_or(0, |base| base.max));
+                let mut rest = behind.clone().filter(|e| e.name.max > base).copied();
+                let Some(first) = rest.next().filter(is_due) else { continue };
                 let (mut run, mut bytes, mut max) = (vec![first], first.bytes, first.name.max);
                 for entry in rest {
                     bytes = bytes.saturating_add(entry.bytes);
-                    if max.checked_add(1) != Some(entry.name.min) || bytes > MERGED_BYTES {
+                    let is_first = level == BATCHES && firsts.contains(&max);
+                    if max.checked_add(1) != Some(entry.name.min) || bytes > MERGED_BYTES || is_first {
                         break;
                     }
                     max = entry.name.max;
@@ -88,9 +99,9 @@ impl Levels {
     }
 
     /// Files that are needed no more, in the order of removal, each with the file that stands in
-    /// for it. Keeps the file of transaction `newest`, which has the position. `files` are in the
-    /// order of their names.
-    pub fn to_remove(&self, files: &[Entry], newest: u64, now_ms: i64) -> Vec<(Name, Name)> {
+    /// for it. Keeps the batch of transaction `newest`, which has the position, and those of
+    /// `firsts`. `files` are in the order of their names.
+    pub fn to_remove(&self, files: &[Entry], newest: u64, firsts: &[u64], now_ms: i64) -> Vec<(Name, Name)> {
         let merged = level(files, 1);
         let kept_enough = Old::new(files, self.keep_batches, now_ms);
         let batches = level(files, BATCHES);
@@ -106,9 +117,7 @@ impl Levels {
         if !keeps(Rule::NewestFirst) {
             names.reverse();
         }
-        let too_old = Old::new(files, self.retention, now_ms);
-        let old = level(files, SNAPSHOTS).iter().filter(|e| e.name.min == 1 && too_old.has(e));
-        if let Some(base) = old.map(|e| e.name).max_by_key(|name| name.max) {
+        if let Some(base) = self.base(files, now_ms) {
             let of_before = |name: &Name| match name.level {
                 SNAPSHOTS => name.max < base.max,
                 _ => name.max <= base.max,
@@ -117,9 +126,28 @@ impl Levels {
             let known: BTreeSet<Name> = names.iter().map(|(name, _)| *name).collect();
             names.extend(of_before.filter(|name| !known.contains(name)).map(|name| (name, base)));
         }
-        names.retain(|(name, _)| name.level != BATCHES || name.max < newest);
+        names.retain(|(name, _)| name.level != BATCHES || name.max < newest && !firsts.contains(&name.max));
         names
     }
+
+    /// The newest snapshot from before the retention: nothing up to it is needed.
+    fn base(&self, files: &[Entry], now_ms: i64) -> Option<Name> {
+        let too_old = Old::new(files, self.retention, now_ms);
+        let old = level(files, SNAPSHOTS).iter().filter(|e| e.name.min == 1 && too_old.has(e));
+        old.map(|e| e.name).max_by_key(|name| name.max)
+    }
+}
+
+/// The newest transaction of a level; 0 if it has no files.
+fn newest_of(files: &[Entry], level: u8) -> u64 {
+    self::level(files, level).iter().map(|e| e.name.max).max().unwrap_or(0)
+}
+
+/// The files of a level behind the next level's last.
+fn behind(files: &[Entry], level: u8) -> &[Entry] {
+    let done = newest_of(files, level.saturating_add(1)).max(1);
+    let of_level = self::level(files, level);
+    of_level.get(of_level.partition_point(|e| e.name.min <= done)..).unwrap_or_default()
 }
 
 /// The files of a level; `files` are in the order of their names.
@@ -131,10 +159,9 @@ fn level(files: &[Entry], level: u8) -> &[Entry] {
 
 /// Whether batches are due to be merged because there are many.
 pub fn has_many(files: &[Entry]) -> bool {
-    let done = level(files, BATCHES + 1).iter().map(|e| e.name.max).max().unwrap_or(0).max(1);
-    let batches = level(files, BATCHES);
-    let behind = batches.len().saturating_sub(batches.partition_point(|e| e.name.min <= done));
-    behind >= BATCHES_MAX && !waits_for_snapshot(files)
+    let snapshot = newest_of(files, SNAPSHOTS);
+    let are_read = behind(files, BATCHES).iter().filter(|e| e.name.min > snapshot);
+    are_read.count() >= BATCHES_MAX && !waits_for_snapshot(files)
 }
 
 /// Whether so many batches wait for a snapshot to be merged.
@@ -147,8 +174,7 @@ pub fn many_wait(files: &[Entry], newest: u64) -> bool {
 /// would remove it with the merged batches.
 pub fn waits_for_snapshot(files: &[Entry]) -> bool {
     let whole = level(files, BATCHES).iter().filter(|e| e.name.min == 1).map(|e| e.name.max).max();
-    let snapshot = level(files, SNAPSHOTS).iter().map(|e| e.name.max).max();
-    whole > snapshot
+    whole > Some(newest_of(files, SNAPSHOTS)).filter(|newest| *newest > 0)
 }
 
 /// Copies of files that were shipped of late, so that merging need not read them from the store.
@@ -247,12 +273,12 @@ mod tests {
 
     fn merged(of: &[(u8, u64, u64, i64)], bad: &[(u8, u64, u64)]) -> Option<((u8, u64, u64), usize)> {
         let bad = bad.iter().map(|&(level, min, max)| Name { level, min, max }).collect();
-        let (name, run) = levels().to_merge(&files(of), &bad, 10_000_000)?;
+        let (name, run) = levels().to_merge(&files(of), &bad, &[], 10_000_000)?;
         Some(((name.level, name.min, name.max), run.len()))
     }
 
     fn removed(of: &[(u8, u64, u64, i64)], newest: u64) -> Vec<(u8, u64, u64)> {
-        let names = levels().to_remove(&files(of), newest, 10_000_000);
+        let names = levels().to_remove(&files(of), newest, &[], 10_000_000);
         names.into_iter().map(|(name, _)| (name.level, name.min, name.max)).collect()
     }
 
@@ -312,6 +338,30 @@ mod tests {
         assert_eq!(removed(&all[2..], 9), []);
     }
 
+    #[test]
+    fn a_batch_that_stays_is_the_last_of_a_merged_file_and_is_merged_once() {
+        let all = files(&[(9, 1, 1, 99), (0, 1, 1, 99), (0, 2, 2, 90), (0, 3, 3, 89), (0, 4, 4, 88)]);
+        let merge = |all: &[Entry]| levels().to_merge(all, &BTreeSet::new(), &[3], 10_000_000).map(|(name, _)| name);
+        let name = |level, min, max| Name { level, min, max };
+        assert_eq!(merge(&all), Some(name(1, 2, 3)));
+        let mut all = [&all[..], &files(&[(1, 2, 3, 89)])].concat();
+        all.sort_unstable();
+        assert_eq!(merge(&all), Some(name(1, 4, 4)));
+        all.extend(files(&[(1, 4, 4, 88), (9, 1, 4, 80)]));
+        all.sort_unstable();
+        assert_eq!(merge(&all), None);
+        let kept = |firsts: &[u64]| levels().to_remove(&all, 4, firsts, 10_000_000);
+        assert!(kept(&[]).iter().any(|(removed, _)| *removed == name(0, 3, 3)));
+        assert!(kept(&[3]).iter().all(|(removed, _)| *removed != name(0, 3, 3)));
+        // Long after that.
+        let old = files(&[(0, 3, 3, 4000), (0, 4, 4, 4000), (9, 1, 4, 3000)]);
+        assert_eq!(merge(&old), None);
+        assert_eq!(levels().to_remove(&old, 4, &[3], 10_000_000), []);
+        assert_eq!(merge(&files(&[(0, 3, 3, 4000), (0, 4, 4, 4000), (0, 5, 5, 1), (9, 1, 4, 3000)])), None);
+        let many: Vec<_> = (2..60).map(|n| (0, n, n, 4000)).chain([(9, 1, 60, 3000), (0, 60, 60, 3000)]).collect();
+        assert!(!has_many(&files(&many)));
+    }
+
     /// Number of files that a start reads after `count` batches, with merging behind each `every`.
     fn read_after(count: u64, every: u64) -> usize {
         let mut all = files(&[(9, 1, 1, 1), (0, 1, 1, 1)]);
@@ -320,12 +370,12 @@ mod tests {
             all.push(Entry { name: Name { level: 0, min: n, max: n }, time_ms, bytes: 100 });
             all.sort_unstable();
             while n % every == 0
-                && let Some((name, run)) = levels().to_merge(&all, &BTreeSet::new(), 10_000_000)
+                && let Some((name, run)) = levels().to_merge(&all, &BTreeSet::new(), &[], 10_000_000)
             {
                 assert_eq!((run.first().unwrap().name.min, run.last().unwrap().name.max), (name.min, name.max));
                 all.push(Entry { name, time_ms, bytes: 100 });
                 all.sort_unstable();
-                for (name, _) in levels().to_remove(&all, n, 10_000_000) {
+                for (name, _) in levels().to_remove(&all, n, &[], 10_000_000) {
                     all.retain(|entry| entry.name != name);
                 }
             }

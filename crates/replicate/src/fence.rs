@@ -8,24 +8,26 @@
 //! - *Check the position*: between reading the store's position and writing behind it, the own
 //!   record is read and found. So the position has all files of earlier owners, except one for each
 //!   that is under way.
-//! - *Check the claim*: a file counts as shipped when the own record is read and found after it. A
-//!   process that was stopped for long may create a file that had been merged and removed.
-//! - *Check the slot*: the first file of a claim also needs that no merged file reaches as far. It
+//! - *The first file stays*: the first batch of a claim is never removed, and its name is recorded
+//!   before it is made. An earlier owner finds its next name taken, however long it was stopped. So
+//!   its files count without another look at the record.
+//! - *Check the slot*: the first file of a claim counts when no merged file reaches as far. It
 //!   shuts out earlier owners: their files under way have this name or an earlier one.
 //! - Only the owner merges and removes.
 
-use crate::local::{beside, directory, read_small, sync};
+use crate::local::{beside, directory, open_regular, read_small, sync};
 use crate::ltx::{Header, LtxError, Reader, Writer};
 use crate::rules::{Rule, keeps};
 use crate::store::{BATCHES, Fill, Name, SNAPSHOTS, Store};
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs::Permissions;
+use std::fs::{File, Permissions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 #[cfg(test)]
 mod model;
@@ -33,10 +35,14 @@ mod model;
 /// Attempts at a claim that the store refuses although no other process has it.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);
-/// Files of earlier owners that may come between a promotion and its first file.
+/// Files of earlier owners that may come between a promotion and its first file, and the time in
+/// which such an owner sees that it has lost the store.
 const BEATEN: u32 = 16;
+const SEEN: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(20) };
 /// A number has 17 bytes; a longer file is not ours.
 const ID_BYTES_MAX: u64 = 4096;
+/// First files that stay; there is one for each promotion and each start of the machine.
+const FIRSTS_MAX: usize = 1000;
 /// Permissions that a record may give: no set-user-ID.
 const MODE_MAX: u32 = 0o777;
 
@@ -53,6 +59,36 @@ pub struct Node {
     pub mode: Option<u32>,
     /// Its commits wait for the store.
     pub sync: bool,
+    /// The lock of the node's file, if this process has it.
+    pub lock: Option<NodeLock>,
+}
+
+/// A lock that a process has as long as it lives. Its text names the machine's start and the inode,
+/// which no other file gets while a process has it open.
+#[derive(Clone, Debug)]
+pub struct NodeLock {
+    text: String,
+    _file: Arc<File>,
+}
+
+impl PartialEq for NodeLock {
+    fn eq(&self, other: &NodeLock) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for NodeLock {}
+
+impl NodeLock {
+    /// `None`: another process has it, or the system has no such locks.
+    fn take(path: &Path) -> Option<NodeLock> {
+        let file = open_regular(path, File::options().read(true)).ok()?;
+        file.try_lock().ok()?;
+        let start = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+        let data = file.metadata().ok()?;
+        let text = format!("{} {:x} {:x}", start.trim(), data.dev(), data.ino());
+        Some(NodeLock { text, _file: Arc::new(file) })
+    }
 }
 
 /// Permissions of the file, if it is there.
@@ -75,7 +111,21 @@ impl Node {
         };
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let host = if host.trim().is_empty() { "a machine without a name" } else { host.trim() };
-        Ok(Node { id, host: host.to_owned(), file: full.display().to_string(), mode: mode_of(&full), sync: false })
+        let lock = NodeLock::take(&path);
+        Ok(Node {
+            id,
+            host: host.to_owned(),
+            file: full.display().to_string(),
+            mode: mode_of(&full),
+            sync: false,
+            lock,
+        })
+    }
+}
+
+impl Node {
+    fn has(&self, lock: &str) -> bool {
+        self.lock.as_ref().is_some_and(|own| own.text == lock)
     }
 }
 
@@ -136,6 +186,13 @@ pub struct Owner {
     /// Commits wait for the store: a promotion keeps it so.
     #[serde(default, skip_serializing_if = "is_false")]
     pub sync: bool,
+    /// Transactions whose batches stay: the first ones of claims.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub firsts: Vec<u64>,
+    /// The lock that the owner's process has. Each earlier process has ended, or finds its next
+    /// name taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock: Option<String>,
 }
 
 fn is_false(sync: &bool) -> bool {
@@ -267,6 +324,9 @@ impl StoreClaim {
                     ClaimMode::Promote => node.sync || before.as_ref().is_some_and(|owner| owner.sync),
                 },
                 mode: node.mode.map(octal).or_else(|| before.as_ref().and_then(|owner| owner.mode.clone())),
+                firsts: before.as_ref().map_or_else(Vec::new, |owner| owner.firsts.clone()),
+                // The process before has ended, since this one has its lock.
+                lock: before.as_ref().and_then(|owner| owner.lock.clone()).filter(|lock| node.has(lock)),
             };
             let record = serde_json::to_vec_pretty(&owner)?;
             let claim = StoreClaim { node: node.clone(), owner, first_is_in: false };
@@ -308,6 +368,11 @@ impl StoreClaim {
         Ok(())
     }
 
+    /// Transactions whose batches stay, in the order of their claims.
+    pub fn firsts(&self) -> &[u64] {
+        &self.owner.firsts
+    }
+
     /// The claim's epoch.
     pub fn epoch(&self) -> u64 {
         self.owner.epoch
@@ -323,37 +388,70 @@ impl StoreClaim {
         Fenced { owner, same_node }.into()
     }
 
-    /// Refuses with [`Fenced`] if the store is another process's. Merging and removing check before
-    /// and after, too.
-    pub fn check(&self, store: &dyn Store) -> Result<()> {
+    /// The own record as it is now. Refuses with [`Fenced`] if the store is another process's.
+    /// Merging and removing check before.
+    pub fn check(&self, store: &dyn Store) -> Result<Owner> {
         match owner(store)? {
-            Some(owner) if owner == self.owner => Ok(()),
+            Some(owner) if owner == self.owner => Ok(owner),
             Some(owner) => Err(self.fenced(owner)),
             None => bail!("owner.json is gone from the store"),
         }
     }
 
-    /// Check the position: call it after listing the store and before writing behind it. Claims a
-    /// store that was emptied anew.
-    pub fn check_position(&mut self, store: &dyn Store) -> Result<()> {
-        if !keeps(Rule::CheckPosition) {
-            return Ok(());
-        }
-        if owner(store)?.is_none() {
+    /// Check the position: call it after listing the store, whose newest transaction is `newest`,
+    /// and before writing behind it. Claims a store that was emptied anew.
+    pub fn check_position(&mut self, store: &dyn Store, newest: u64) -> Result<()> {
+        let Some((now, version)) = read(store)? else {
             let floor = self.owner.epoch;
             *self = StoreClaim::take_above(store, &self.node, ClaimMode::Resume, floor)?;
             bail!("owner.json was gone from the store, and is there again: what is left there is looked at");
+        };
+        if now != self.owner {
+            if keeps(Rule::CheckPosition) {
+                return Err(self.fenced(now));
+            }
+            return Ok(());
         }
-        self.check(store)
+        self.owner = now;
+        let first = newest.saturating_add(1);
+        // Nothing comes before the store's first file.
+        let is_shut = newest == 0 || self.first_is_in || self.owner.lock.is_some();
+        if is_shut || self.owner.firsts.contains(&first) || !keeps(Rule::FirstStays) {
+            return Ok(());
+        }
+        let mut owner = self.owner.clone();
+        owner.firsts.push(first);
+        let many = owner.firsts.len().saturating_sub(FIRSTS_MAX);
+        owner.firsts.drain(..many);
+        if !store.set_owner(Some(&version), &serde_json::to_vec_pretty(&owner)?)? {
+            self.check(store)?;
+            bail!("owner.json was replaced meanwhile: what is in the store is looked at again");
+        }
+        self.owner = owner;
+        Ok(())
+    }
+
+    /// Records the lock, so that the next process here need not keep its first file. Else the
+    /// record stays as it is, and that file stays.
+    fn record_lock(&mut self, store: &dyn Store) {
+        let Some(lock) = self.node.lock.as_ref().filter(|_| self.owner.lock.is_none()) else { return };
+        let lock = Some(lock.text.clone());
+        if let Ok(Some((now, version))) = read(store)
+            && now == self.owner
+        {
+            let owner = Owner { lock, ..now };
+            let replaced = serde_json::to_vec_pretty(&owner).map(|record| store.set_owner(Some(&version), &record));
+            if matches!(replaced, Ok(Ok(true))) {
+                self.owner = owner;
+            }
+        }
     }
 
     /// Writes a file behind the store's position.
     pub fn put(&mut self, store: &dyn Store, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<Put> {
         let created = store.create(name, time_ms, fill)?;
-        if keeps(Rule::CheckClaim) {
-            self.check(store)?;
-        }
         if !created && keeps(Rule::Beaten) {
+            self.check(store)?;
             if !self.first_is_in || self.is_own_or_gone(store, name)? {
                 return Ok(Put::Beaten);
             }
@@ -366,6 +464,7 @@ impl StoreClaim {
                 return Ok(Put::Beaten);
             }
             self.first_is_in = true;
+            self.record_lock(store);
         }
         Ok(Put::Shipped)
     }
@@ -432,9 +531,12 @@ pub fn shut_out(
     time_ms: i64,
     read: &mut dyn FnMut(&dyn Store) -> Result<Tip>,
 ) -> Result<u64> {
-    for _ in 0..BEATEN {
+    let begun = Instant::now();
+    let mut beaten = 0;
+    while beaten < BEATEN || begun.elapsed() < SEEN {
+        beaten = beaten.saturating_add(1);
         let tip = read(store)?;
-        claim.check_position(store)?;
+        claim.check_position(store, tip.txid)?;
         if !keeps(Rule::ShutOut) {
             return Ok(tip.txid);
         }

@@ -9,25 +9,29 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, Parser};
 use completions::completions;
 use onewrite_arguments::replicate::{
-    DatabaseAndStore, Follow, Promote, Rejoin, Replicate, Restore, StoreCommand, StoreProgram, Unsync, Verify,
+    DatabaseAndStore, Follow, IntegrityCheck, Promote, Rejoin, Replicate, Restore, StoreCommand, StoreProgram, Unsync,
+    Verify,
 };
 use onewrite_core::environment;
 use onewrite_core::text::Printable;
 use onewrite_replicate::compact::Levels;
 use onewrite_replicate::ending::{end_at_signals, finish_at_signals};
-use onewrite_replicate::fence::Fenced;
+use onewrite_replicate::fence::{self, Fenced, Node};
 use onewrite_replicate::follow::{Applied, Follower, ReplicaEnded};
+use onewrite_replicate::local::is_there;
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::{Empty, Target};
 use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin, unsync};
 use onewrite_replicate::report::{self, COUNTERS, Level, say, seconds, status_line, tell, took};
-use onewrite_replicate::restore::restore;
+use onewrite_replicate::restore::{PRIVATE, RestoreOptions, Restored, check_dest, planned, restore};
 use onewrite_replicate::secrets::{hide_user, scrubbed};
 use onewrite_replicate::ship::{Settings, Shipped, Shipper, Taken};
-use onewrite_replicate::source::{Source, is_signed};
-use onewrite_replicate::store::{self, Away};
+use onewrite_replicate::source::{Signed, Source, is_signed, sign_before};
+use onewrite_replicate::store::{self, Away, Store};
 use onewrite_replicate::times;
 use onewrite_replicate::verify::{Verdict, verify};
+use sd_notify::NotifyState;
+use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -125,11 +129,56 @@ fn tell_shipped(shipped: &Shipped, verbose: bool) {
     }
 }
 
+/// Restores the database that is not there, makes it, or waits for it.
+fn begin_database(args: &Replicate) -> Result<()> {
+    let Replicate { file, url, .. } = args;
+    let path = file.display();
+    if args.restore_if_db_not_exists {
+        let restored = patiently(|| restore_own(args), |e| !args.once && e.is::<Away>(), "not_shipped")?;
+        if let Some(Restored { txid, .. }) = restored {
+            let fields = [("txid", format!("{txid:016x}").into())];
+            say(Level::Info, "restored", &fields, &format!("{path} has the state of transaction {txid:016x} of {url}"));
+            return Ok(());
+        }
+    }
+    ensure!(!args.once, "there is no database {path}");
+    if args.sync {
+        // Commits wait from the first one on, so the application must find a database.
+        File::create_new(file).with_context(|| format!("cannot make the database {path}"))?;
+        say(Level::Info, "made", &[], &format!("{path} was not there, and is an empty database now"));
+        return Ok(());
+    }
+    say(Level::Info, "waiting", &[], &format!("there is no database {path} yet: it is waited for"));
+    while !is_there(file)? {
+        thread::sleep(args.interval.min(AT_START));
+    }
+    Ok(())
+}
+
+/// Restores the database from its own store; `None`: that is empty.
+fn restore_own(args: &Replicate) -> Result<Option<Restored>> {
+    let Replicate { file, url, .. } = args;
+    let store = &*store::open(url)?;
+    let owner = fence::owner(store)?;
+    let waits = owner.as_ref().is_some_and(|owner| owner.sync);
+    ensure!(!waits || args.sync, "commits to {} wait for {url}: add --sync", file.display());
+    fence::check_is_free(owner.as_ref(), &Node::of(file)?)?;
+    if waits {
+        sign_before(file, Signed::Waits, owner.and_then(|owner| owner.mode()).unwrap_or(PRIVATE))?;
+    }
+    match restore(store, file, Target::Newest, RestoreOptions::default()) {
+        Ok(restored) => Ok(Some(restored)),
+        Err(e) if e.is::<Empty>() => Ok(None),
+        Err(e) => Err(e).with_context(|| format!("cannot restore {url}")),
+    }
+}
+
 fn replicate(args: &Replicate) -> Result<ExitCode> {
     let Replicate { file, url, interval, .. } = args;
-    let there = file.try_exists().with_context(|| format!("cannot look at {}", file.display()))?;
-    ensure!(there, "there is no database {}", file.display());
     end_at_signals()?;
+    if !is_there(file)? {
+        begin_database(args)?;
+    }
     let settings = settings(args)?;
     let store = store::open(url)?;
     let is_empty = !Source::look(file)?;
@@ -155,6 +204,7 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     }
     let every = humantime::format_duration(*interval);
     say(Level::Info, "began", &[], &format!("shipping {} to {url} every {every}", file.display()));
+    is_ready();
     if is_empty {
         let message = format!("{} is empty: what is shipped begins with its first page", file.display());
         say(Level::Warning, "empty", &[], &message);
@@ -196,6 +246,13 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     }
 }
 
+/// Tells the service manager, if there is one, that applications may begin.
+fn is_ready() {
+    if let Err(e) = sd_notify::notify(&[NotifyState::Ready]) {
+        say(Level::Warning, "not_told", &[], &format!("cannot tell the service manager that it has begun: {e}"));
+    }
+}
+
 /// Tries again while the error is one that `passes`; tells of it once.
 fn patiently<T>(
     mut begin: impl FnMut() -> Result<T>,
@@ -232,6 +289,10 @@ fn replicate_sync(
 ) -> Result<ExitCode> {
     let Replicate { file, url, .. } = args;
     let mut began = false;
+    if !shipper.makes_wait() {
+        let message = format!("{url} gets every page of {} first: commits do not wait for it yet", file.display());
+        say(Level::Info, "filling", &[], &message);
+    }
     let status = status_line();
     let mut trouble: Option<String> = None;
     loop {
@@ -241,27 +302,26 @@ fn replicate_sync(
                 if trouble.take().is_some() {
                     say(Level::Info, "goes_on", &[], "shipping goes on");
                 }
-                if !std::mem::replace(&mut began, true) {
+                if shipper.makes_wait() && !std::mem::replace(&mut began, true) {
                     say(
                         Level::Info,
                         "began",
                         &[],
                         &format!("shipping {} to {url}, and commits wait for it", file.display()),
                     );
+                    is_ready();
                 }
             }
             Err(e) if e.is::<Taken>() || e.is::<Fenced>() => return Err(e),
-            Err(e) if last => bail!("not all is shipped, commits wait for the next shipper: {e:#}"),
+            Err(e) if last && began => bail!("not all is shipped, commits wait for the next shipper: {e:#}"),
+            Err(e) if last => bail!("not all is shipped: {e:#}"),
             Err(e) => {
                 COUNTERS.error();
                 let what = format!("{e:#}");
                 if trouble.as_ref() != Some(&what) {
-                    say(
-                        Level::Warning,
-                        "not_shipped",
-                        &[],
-                        &format!("not shipped, trying again, commits wait: {what}"),
-                    );
+                    let commits = if shipper.makes_wait() { "commits wait" } else { "commits go on" };
+                    let message = format!("not shipped, trying again, {commits}: {what}");
+                    say(Level::Warning, "not_shipped", &[], &message);
                     trouble = Some(what);
                 }
                 thread::sleep(RETRY);
@@ -347,6 +407,35 @@ fn serve_metrics(at: Option<SocketAddr>) -> Result<()> {
     Ok(())
 }
 
+fn show_plan(store: &dyn Store, args: &Restore, target: Target) -> Result<()> {
+    if !args.force {
+        check_dest(&args.dest)?;
+    }
+    let (plan, is_newest) = planned(store, target)?;
+    for entry in &plan {
+        let of = times::shown(entry.time_ms);
+        let fields =
+            [("file", entry.name.to_string().into()), ("bytes", entry.bytes.into()), ("time", of.clone().into())];
+        say(Level::Info, "would_read", &fields, &format!("{}, {} bytes, of {of}", entry.name, entry.bytes));
+    }
+    let txid = plan.last().map_or(0, |last| last.name.max);
+    let bytes = plan.iter().fold(0u64, |sum, entry| sum.saturating_add(entry.bytes));
+    let message = format!(
+        "{} would get the state of transaction {txid:016x}, from {} files of {} bytes: nothing is written",
+        args.dest.display(),
+        plan.len(),
+        indicatif::HumanCount(bytes)
+    );
+    let fields = [
+        ("txid", format!("{txid:016x}").into()),
+        ("is_newest", is_newest.into()),
+        ("files", plan.len().into()),
+        ("bytes", bytes.into()),
+    ];
+    say(Level::Info, "would_restore", &fields, &message);
+    Ok(())
+}
+
 fn run_restore(args: &Restore) -> Result<ExitCode> {
     end_at_signals()?;
     let began = Instant::now();
@@ -355,8 +444,29 @@ fn run_restore(args: &Restore) -> Result<ExitCode> {
         (_, Some(time_ms)) => Target::Before(time_ms),
         _ => Target::Newest,
     };
-    let restored = restore(&*store::open(&args.url)?, &args.dest, target)
-        .with_context(|| format!("cannot restore {}", args.url))?;
+    let dest = args.dest.display();
+    if args.if_db_not_exists && is_there(&args.dest)? {
+        say(Level::Info, "nothing_restored", &[], &format!("{dest} is there: nothing is restored"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let check = args.integrity_check.map(|how| match how {
+        IntegrityCheck::Quick => "quick_check",
+        IntegrityCheck::Full => "integrity_check",
+    });
+    let how = RestoreOptions { replaces: args.force, check };
+    let done = store::open(&args.url).and_then(|store| match args.dry_run {
+        true => show_plan(&*store, args, target).map(|()| None),
+        false => restore(&*store, &args.dest, target, how).map(Some),
+    });
+    let restored = match done {
+        Ok(Some(restored)) => restored,
+        Ok(None) => return Ok(ExitCode::SUCCESS),
+        Err(e) if args.if_replica_exists && e.is::<Empty>() => {
+            say(Level::Info, "nothing_restored", &[], &format!("{} is empty: nothing is restored", args.url));
+            return Ok(ExitCode::SUCCESS);
+        }
+        Err(e) => return Err(e).with_context(|| format!("cannot restore {}", args.url)),
+    };
     let (txid, of) = (format!("{:016x}", restored.txid), times::shown(restored.time_ms));
     let bytes = std::fs::metadata(&args.dest).map_or(0, |made| made.len());
     let size = indicatif::HumanCount(bytes);
@@ -392,6 +502,7 @@ fn run_follow(args: &Follow) -> Result<ExitCode> {
     let path = file.display();
     let fields = [("txid", format!("{:016x}", follower.txid()).into())];
     say(Level::Info, "began", &fields, &format!("{path} has transaction {:016x} of {url}", follower.txid()));
+    is_ready();
     let mut tell = |applied: &Applied| {
         if args.news.verbose {
             let Applied { name, pages, lag } = *applied;

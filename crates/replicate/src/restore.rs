@@ -1,6 +1,7 @@
 //! Restoring: the files of a state, applied in order, become a plain SQLite file.
 
 use crate::fence;
+use crate::follow::is_replica;
 use crate::local::{Passing, beside, directory, is_there, sync};
 use crate::ltx::Header;
 use crate::plan::{Target, look, newest, plan};
@@ -9,11 +10,19 @@ use crate::state::{Sink, apply, byte_bar};
 use crate::store::{Entry, Store};
 use crate::times::read_times;
 use anyhow::{Context, Result, ensure};
+use onewrite_core::Repair;
+use onewrite_core::disk::real::RealDisk;
+use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::log_path;
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+use rusqlite::{Connection, OpenFlags};
 use std::fs::{File, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::path::Path;
-use tempfile::TempPath;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::{NamedTempFile, TempPath};
 
 /// Attempts, as a file may be merged and removed while it is being read.
 const TRIES: u32 = 3;
@@ -29,14 +38,29 @@ pub struct Restored {
     pub is_newest: bool,
 }
 
-/// Makes `dest`, which must not be there, whole or not at all, with the shipped database's
-/// permissions.
-pub fn restore(store: &dyn Store, dest: &Path, target: Target) -> Result<Restored> {
-    restore_as(store, dest, target, &|| mode(store))
+/// Makes `dest` whole or not at all, with the shipped database's permissions.
+pub fn restore(store: &dyn Store, dest: &Path, target: Target, how: RestoreOptions) -> Result<Restored> {
+    restore_by(store, dest, target, &|| mode(store), how)
+}
+
+/// How to restore. By default the database must not be there, and is not checked by SQLite.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RestoreOptions {
+    /// Replaces a database that no process uses.
+    pub replaces: bool,
+    /// The pragma that checks the database before it gets its name.
+    pub check: Option<&'static str>,
+}
+
+/// The files that would be read, and whether they make the store's newest state.
+pub fn planned(store: &dyn Store, target: Target) -> Result<(Vec<Entry>, bool)> {
+    let (plan, newest) = find(store, target)?;
+    let is_newest = plan.last().is_some_and(|last| last.name.max == newest);
+    Ok((plan, is_newest))
 }
 
 /// Permissions if the store does not have the database's.
-pub(crate) const PRIVATE: u32 = 0o600;
+pub const PRIVATE: u32 = 0o600;
 
 pub(crate) fn mode(store: &dyn Store) -> u32 {
     match fence::owner(store) {
@@ -49,9 +73,23 @@ pub(crate) fn mode(store: &dyn Store) -> u32 {
     }
 }
 
-/// As [`restore`], with these permissions.
+/// As [`restore`], with these permissions, of a database that is not there.
 pub(crate) fn restore_as(store: &dyn Store, dest: &Path, target: Target, mode: &dyn Fn() -> u32) -> Result<Restored> {
-    check_dest(dest)?;
+    restore_by(store, dest, target, mode, RestoreOptions::default())
+}
+
+fn restore_by(
+    store: &dyn Store,
+    dest: &Path,
+    target: Target,
+    mode: &dyn Fn() -> u32,
+    how: RestoreOptions,
+) -> Result<Restored> {
+    let dest = &if how.replaces && is_there(dest)? { check_replaced(dest)? } else { dest.to_owned() };
+    let replaces = how.replaces && is_there(dest)?;
+    if !replaces {
+        check_dest(dest)?;
+    }
     let dir = directory(dest);
     let what = || format!("cannot write in {}", dir.display());
     let (mut plan, mut newest) = find(store, target)?;
@@ -76,15 +114,65 @@ pub(crate) fn restore_as(store: &dyn Store, dest: &Path, target: Target, mode: &
             tries += 1;
             continue;
         }
+        if let Some(pragma) = how.check {
+            check_by_sqlite(file.path(), pragma)?;
+        }
         let permitted = file.as_file().set_permissions(Permissions::from_mode(mode));
         permitted.with_context(|| format!("cannot set the permissions of the database in {}", dir.display()))?;
         file.as_file().sync_all().with_context(|| format!("cannot flush the database in {}", dir.display()))?;
-        let named = file.persist_noclobber(dest);
-        named.map_err(|e| e.error).with_context(|| format!("cannot give the database the name {}", dest.display()))?;
-        sync(dir)?;
+        name_as(file, dest, replaces)?;
         let txid = plan.last().map_or(0, |entry| entry.name.max);
         return Ok(Restored { txid, time_ms, is_newest: txid == newest });
     }
+}
+
+/// The path of a database that may be replaced, without links.
+fn check_replaced(dest: &Path) -> Result<PathBuf> {
+    let dest = dest.canonicalize().with_context(|| format!("cannot look at {}", dest.display()))?;
+    let shown = dest.display();
+    ensure!(dest.is_file(), "{shown} is not a regular file");
+    ensure!(!is_replica(&dest)?, "{shown} is a replica, which `onewrite follow` keeps up to date: move it away");
+    hold(&dest)?;
+    Ok(dest)
+}
+
+/// Keeps other processes from the database until dropped; an error if one uses it.
+fn hold(dest: &Path) -> Result<Repair> {
+    let disk: Arc<dyn Disk> = Arc::new(RealDisk::new());
+    Repair::open(disk, dest, OpenMode::ReadWrite).with_context(|| format!("cannot replace {}", dest.display()))
+}
+
+/// Gives a durable file its name. Of a database that it replaces, the files beside it go first:
+/// they belong to that one.
+fn name_as(file: NamedTempFile, dest: &Path, replaces: bool) -> Result<()> {
+    let what = || format!("cannot give the database the name {}", dest.display());
+    if !replaces {
+        file.persist_noclobber(dest).map_err(|e| e.error).with_context(what)?;
+        return sync(directory(dest));
+    }
+    let held = hold(dest)?;
+    for other in [beside(dest, "-journal"), beside(dest, "-wal"), beside(dest, "-shm"), held.log_path()] {
+        match std::fs::remove_file(&other) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                return Err(e).with_context(|| format!("cannot remove {}", other.display()));
+            }
+            _ => {}
+        }
+    }
+    sync(directory(dest))?;
+    file.persist(dest).map_err(|e| e.error).with_context(what)?;
+    sync(directory(dest))
+}
+
+/// Lets SQLite check a file that has no name yet.
+fn check_by_sqlite(file: &Path, pragma: &str) -> Result<()> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+    let path = percent_encode(file.as_os_str().as_bytes(), NON_ALPHANUMERIC);
+    let found = Connection::open_with_flags_and_vfs(format!("file:{path}?immutable=1"), flags, c"unix")
+        .and_then(|db| db.query_row(&format!("PRAGMA {pragma}(1)"), [], |row| row.get::<_, String>(0)));
+    let found = found.with_context(|| format!("SQLite cannot check what was restored ({pragma})"))?;
+    ensure!(found == "ok", "SQLite finds an error in what was restored ({pragma}): {found}");
+    Ok(())
 }
 
 fn find(store: &dyn Store, target: Target) -> Result<(Vec<Entry>, u64)> {
@@ -106,7 +194,7 @@ pub(crate) fn name(file: &Path, dest: &Path) -> Result<()> {
 
 /// Refuses a name with leftovers: SQLite would roll a journal back into the database, and a log
 /// would refuse it.
-pub(crate) fn check_dest(dest: &Path) -> Result<()> {
+pub fn check_dest(dest: &Path) -> Result<()> {
     ensure!(!is_there(dest)?, "{} is there already: move it away, or choose another name", dest.display());
     for other in [beside(dest, "-journal"), beside(dest, "-wal"), log_path(dest)] {
         let belongs = "belongs to another database, and would be read with this one: move it away";

@@ -6,8 +6,8 @@
 pub(crate) enum Rule {
     /// The own record is still there between reading the position and writing behind it.
     CheckPosition,
-    /// A file counts when the own record is found after it was made.
-    CheckClaim,
+    /// The first batch of a claim is recorded before it is made, and never removed.
+    FirstStays,
     /// The first file of a claim counts when no merged file reaches as far.
     CheckSlot,
     /// A file whose name was taken is another file.

@@ -7,6 +7,7 @@ const HIDDEN: &str = "***";
 /// Parameters of a store's URL that are no secrets.
 pub const PARAMETERS: [&str; 3] = ["region", "endpoint", "force-path-style"];
 const CREDENTIALS: [&str; 4] = ["x-amz-signature=", "x-amz-credential=", "x-amz-security-token=", "authorization:"];
+const SECRETS_MAX: usize = 64;
 /// A shorter secret could be part of any word.
 const SECRET_BYTES_MIN: usize = 8;
 /// The characters that URLs leave as they are.
@@ -18,7 +19,13 @@ static SECRETS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 pub fn hide(secret: &str) {
     if secret.len() >= SECRET_BYTES_MIN {
         let mut secrets = SECRETS.lock().unwrap_or_else(PoisonError::into_inner);
+        if secrets.iter().any(|known| known == secret) {
+            return;
+        }
         secrets.extend([secret.to_owned(), utf8_percent_encode(secret, ENCODED).to_string()]);
+        // Keys that are renewed each hour do not take memory for ever.
+        let many = secrets.len().saturating_sub(SECRETS_MAX);
+        secrets.drain(..many);
     }
 }
 

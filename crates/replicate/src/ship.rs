@@ -13,6 +13,7 @@ mod beside;
 mod sim;
 
 use crate::compact::{Copy, Levels, Recent, Tee, many_wait, waits_for_snapshot};
+use crate::ending::moved;
 use crate::fence::{self, ClaimMode, Fenced, Node, Put, StoreClaim, check_is_free};
 use crate::fetch::Damaged;
 use crate::ltx::{self, Header, Merge, Reader, Writer};
@@ -20,7 +21,7 @@ use crate::plan::{self, Target, look_at, plan};
 use crate::promote::check_ended;
 use crate::report::{COUNTERS, Level, now_ms, say};
 use crate::rules::{Rule, keeps};
-use crate::source::{KeptConnection, LogPosition, Mark, Session, Source, StateDiff};
+use crate::source::{KeptConnection, LogPosition, Mark, Session, Source, StateDiff, is_signed};
 use crate::state::{HashedState, PageHash, byte_bar, hash, index, page_bar};
 use crate::store::{BATCHES, Entry, Name, SNAPSHOTS, Store};
 use crate::times::millis;
@@ -32,16 +33,19 @@ use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Pause between two rounds of merging and removing, and before a failed snapshot or round is tried
 /// again.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 const TIDY_AFTER_ERROR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(60) };
-/// With `--sync`: time between two looks whether the newest file is still there.
+/// With `--sync`: time between two looks at the owner and for the newest file.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// As many batches lie between two such looks, at least.
-const LOOKS_APART: u32 = 10;
+/// With `--sync`: commits begin to wait once all changes are shipped within this time, or after so
+/// many attempts: each ships what was changed during the one before.
+const FILLED: Duration = Duration::from_secs(1);
+const FILLS_MAX: u32 = 8;
 /// With `--sync`: longest wait for committers that the last batch let go on.
 const GATHER_MAX: Duration = Duration::from_millis(20);
 /// Files removed in one round, so that the next batch need not wait.
@@ -91,6 +95,9 @@ pub struct Shipper {
     stays_since: Option<Instant>,
     /// `Some` with `--sync`.
     session: Option<Session>,
+    /// With `--sync`: steps in which commits do not wait, since the store has too little of the
+    /// database.
+    filling: u32,
     looked_at: Instant,
     /// `Some`: batches do not wait for merging and removing.
     background: Option<Background>,
@@ -218,8 +225,14 @@ impl Shipper {
         let mut shipper = Shipper::idle(file.to_owned(), store.into(), settings, claim);
         if let Some(patience) = sync {
             // First: a process that reads must know the store's position.
-            shipper.at = Some(shipper.load()?);
-            shipper.session = Some(Session::begin(file, patience)?);
+            let at = shipper.load()?;
+            // Commits that wait already go on waiting.
+            if at.state.is_none() && !is_signed(file)? {
+                shipper.filling = FILLS_MAX;
+            } else {
+                shipper.session = Some(Session::begin(file, patience)?);
+            }
+            shipper.at = Some(at);
         }
         Ok(shipper)
     }
@@ -241,6 +254,7 @@ impl Shipper {
             kept: KeptConnection::default(),
             stays_since: None,
             session: None,
+            filling: 0,
             looked_at: Instant::now(),
             background: None,
             beside: None,
@@ -249,6 +263,11 @@ impl Shipper {
             took: Duration::ZERO,
             tid: None,
         }
+    }
+
+    /// With `--sync`: whether the store has so much of the database that commits wait for it.
+    pub fn makes_wait(&self) -> bool {
+        self.session.is_some()
     }
 
     /// With `--sync`: whether a commit waits for the store. Waits for one, `nap` at most.
@@ -281,7 +300,13 @@ impl Shipper {
                 self.load()?
             }
         };
-        self.begin_anew()?;
+        if self.filling == 0
+            && let Err(e) = self.begin_anew()
+        {
+            // Another process has the database, and the position is as it was.
+            self.at = Some(at);
+            return Err(e);
+        }
         if let Some(mode) = fence::mode_of(&self.file).filter(|mode| self.claim.mode() != Some(*mode)) {
             self.claim.set_mode(&*self.store, mode)?;
         }
@@ -290,6 +315,7 @@ impl Shipper {
         let before_ms = now_ms();
         let before = self.tid;
         match self.session.take() {
+            None if self.filling > 0 => self.fill(&mut at, said)?,
             None => self.ship(&mut at, said)?,
             Some(session) => {
                 let done = self.ship_waiting(&session, &mut at, said);
@@ -311,6 +337,18 @@ impl Shipper {
         };
         if is_certain {
             self.at = Some(at);
+        }
+        Ok(())
+    }
+
+    /// With `--sync`: ships all that there is while commits do not wait, until little is left.
+    fn fill(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
+        let begun = Instant::now();
+        self.ship(at, said)?;
+        // The next step begins the session.
+        self.filling = if begun.elapsed() < FILLED { 0 } else { self.filling.saturating_sub(1) };
+        if self.filling == 0 {
+            self.leave();
         }
         Ok(())
     }
@@ -370,7 +408,7 @@ impl Shipper {
     }
 
     fn merge(&mut self, levels: &Levels, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
-        while let Some((name, run)) = levels.to_merge(&at.files, &self.bad, now_ms()) {
+        while let Some((name, run)) = levels.to_merge(&at.files, &self.bad, self.claim.firsts(), now_ms()) {
             self.ask_before()?;
             let mut merge = Merge::default();
             for entry in &run {
@@ -409,15 +447,18 @@ impl Shipper {
         Ok(())
     }
 
-    fn ask_before(&self) -> Result<()> {
-        if keeps(Rule::AskBefore) { self.claim.check(&*self.store) } else { Ok(()) }
+    /// The own record's batches that stay.
+    fn ask_before(&self) -> Result<Vec<u64>> {
+        let asks = keeps(Rule::AskBefore);
+        if asks { Ok(self.claim.check(&*self.store)?.firsts) } else { Ok(self.claim.firsts().to_vec()) }
     }
 
     /// Removes files that are due; `false`: some are left.
     fn remove(&mut self, levels: &Levels, at: &mut At) -> Result<bool> {
-        let names = levels.to_remove(&at.files, at.txid, now_ms());
+        let due = |firsts: &[u64]| levels.to_remove(&at.files, at.txid, firsts, now_ms());
+        let mut names = due(self.claim.firsts());
         if !names.is_empty() {
-            self.ask_before()?;
+            names = due(&self.ask_before()?);
         }
         let mut there = None;
         for (name, stands_in) in names.iter().take(REMOVED_AT_ONCE) {
@@ -452,6 +493,10 @@ impl Shipper {
         self.ends = self.settings.background;
         if let Some(beside) = self.beside.take() {
             beside.give_up();
+        }
+        if self.settings.sync.is_some() && self.session.is_none() && !is_signed(&self.file)? {
+            // Commits do not wait yet, and this process begins nothing more.
+            self.settings.sync = None;
         }
         self.step(said)?;
         if let Some(session) = &self.session {
@@ -498,7 +543,7 @@ impl Shipper {
                 ensure!(plan::newest(&plan) == txid, "its newest transaction {txid:x} cannot be reached");
                 Ok(plan)
             })?;
-            self.claim.check_position(&*self.store)?;
+            self.claim.check_position(&*self.store, plan::newest(&entries))?;
             let plan = match planned {
                 Ok(plan) => plan,
                 Err(e) => return Ok((entries, Err(e))),
@@ -573,21 +618,33 @@ impl Shipper {
             ensure!(at.txid == 0, "{} is empty, and what the store has is not", self.file.display());
             return session.shipped(tid);
         };
-        // To a slow store seldom: the request is one more that commits wait for.
-        let looks = self.looked_at.elapsed() >= LOOK_EVERY.max(self.took.saturating_mul(LOOKS_APART));
-        let last = at.last.filter(|_| looks);
+        let looks = self.looked_at.elapsed() >= LOOK_EVERY;
+        let mut looking = if looks { self.look_beside(at.last) } else { Vec::new() };
         let mut expected = 0;
         let stored = &mut || {
+            for look in looking.drain(..) {
+                look.join().unwrap_or_else(|_| bail!("the thread that looks at the store has ended"))?;
+            }
             expected = session.wait(0, Duration::ZERO)?;
             session.shipped(tid)
         };
-        self.send(at, source, last, stored, said)?;
+        self.send(at, source, None, stored, said)?;
         if looks {
             self.looked_at = Instant::now();
         }
         (self.expected, self.tid) = (expected, Some(tid));
         self.took = began.elapsed();
         Ok(())
+    }
+
+    /// Looks at the owner and for the newest file on threads, so that commits wait for one round
+    /// trip.
+    fn look_beside(&self, last: Option<Name>) -> Vec<JoinHandle<Result<()>>> {
+        let (claim, store) = (self.claim.clone(), self.store.clone());
+        let owner = thread::spawn(move || claim.check(&*store).map(drop));
+        let store = self.store.clone();
+        let file = last.map(|last| thread::spawn(move || check_is_there(&*store, last)));
+        [owner].into_iter().chain(file).collect()
     }
 
     /// Ships every page of the state that `at` has.
@@ -757,19 +814,18 @@ impl Shipper {
         let (min, max, node) = (name.min, name.max, self.claim.node());
         let header = Header { page_bytes, pages: pages_after, min, max, time_ms, node };
         let bar = page_bar(if name.min == 1 { "snapshot" } else { "shipping" });
-        let (mut bytes, mut copy) = (0, Copy::default());
+        let (mut bytes, mut copy, claim) = (0, Copy::default(), self.claim.clone());
         let mut fill = |to: &mut dyn Write| {
             bytes = fill(file, header, source.as_ref(), to, &mut copy, &bar, &mut || Ok(()))?;
             if !again {
                 *source = None;
             }
-            if let Some(last) = last
-                && keeps(Rule::LastIsThere)
-                && !self.store.has(last)?
-            {
-                bail!("{last} is gone from the store: what is left there is looked at");
+            let Some(last) = last else { return Ok(()) };
+            if keeps(Rule::LastIsThere) {
+                check_is_there(&*self.store, last)?;
             }
-            Ok(())
+            // Else an earlier owner would take names from a promotion for long.
+            if keeps(Rule::CheckPosition) { claim.check(&*self.store).map(drop) } else { Ok(()) }
         };
         let put = match name.level {
             BATCHES => self.claim.put(&*self.store, name, time_ms, &mut fill),
@@ -788,6 +844,11 @@ impl Shipper {
     }
 }
 
+fn check_is_there(store: &dyn Store, last: Name) -> Result<()> {
+    ensure!(store.has(last)?, "{last} is gone from the store: what is left there is looked at");
+    Ok(())
+}
+
 /// Writes a file, and returns its length. Calls `looks` for each page.
 fn fill(
     file: &NextFile<'_>,
@@ -804,6 +865,7 @@ fn fill(
     let mut image = Vec::new();
     for (page, at) in file.pages.iter().zip((0usize..).step_by(page_bytes)) {
         looks()?;
+        moved();
         match &file.images {
             Some(images) => {
                 let kept = images.get(at..).and_then(|rest| rest.get(..page_bytes));

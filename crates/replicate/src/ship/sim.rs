@@ -11,7 +11,7 @@ use crate::follow::{self, Follower};
 use crate::local::beside;
 use crate::plan::{self, Target, plan};
 use crate::promote::{Rejoined, Was, check_ended, promote, rejoin};
-use crate::restore::restore;
+use crate::restore::{RestoreOptions, restore};
 use crate::rules::{Rule, keeps, model};
 use crate::store::memory::{Faults, Memory, trace};
 use crate::store::{self, BATCHES, Entry};
@@ -134,7 +134,7 @@ impl World {
 
     fn restored(&self, target: Target) -> anyhow::Result<Rows> {
         let dest = self.dir.path().join("restored.db");
-        restore(&self.store.with(Faults::default()), &dest, target)?;
+        restore(&self.store.with(Faults::default()), &dest, target, RestoreOptions::default())?;
         let rows = {
             let db = Connection::open(&dest).unwrap();
             let check: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
@@ -550,13 +550,12 @@ fn a_seed_makes_one_run() {
     }
 }
 
-/// Except [`Rule::CheckSlot`], which needs merging on another thread: see `fence/model.rs`.
+/// Except [`Rule::CheckSlot`], which needs merging on another thread, and [`Rule::FirstStays`],
+/// which needs a request that is under way for long: see `fence/model.rs`.
 #[test]
 fn each_rule_is_missed() {
     use Rule::*;
     let of_a_fleet = [
-        // From seed 0 on the search is long.
-        (CheckClaim, 1740),
         (CheckPosition, 0),
         (Beaten, 0),
         (ShutOut, 0),

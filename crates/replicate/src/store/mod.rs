@@ -1,6 +1,7 @@
 //! Places and names of files.
 
 mod file;
+mod keys;
 #[cfg(test)]
 pub(crate) mod memory;
 mod s3;
@@ -129,7 +130,7 @@ pub trait Store: Send + Sync {
     fn remove(&self, name: Name) -> Result<()>;
 }
 
-/// The store at `url`. Sends no request.
+/// The store at `url`. Sends it no request.
 pub fn open(url: &str) -> Result<Box<dyn Store>> {
     const EXAMPLE: &str = "name a directory as file:///backup/app, or a bucket as s3://bucket/app";
     hide_user(url);

@@ -1,10 +1,11 @@
 //! A store in an S3 bucket, laid out as Litestream's `s3` replicas: an object's metadata has the
 //! time of its state.
 
+use super::keys::{BucketKeys, of_profile, variable};
 use super::{Away, BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, Version, check_count};
 use crate::ending::{Moving, is_ending};
 use crate::report::{self, COUNTERS};
-use crate::secrets::{PARAMETERS, hide, is_name};
+use crate::secrets::{PARAMETERS, is_name};
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use onewrite_core::environment;
 use rusty_s3::actions::{ListObjectsV2, S3Action};
@@ -13,7 +14,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ureq::http::{Request, Response, StatusCode};
@@ -56,7 +57,7 @@ const PAGES_MAX: u32 = 1 << 15;
 
 pub(super) struct S3Store {
     bucket: Bucket,
-    credentials: Credentials,
+    keys: Arc<BucketKeys>,
     /// Prefix of every key; empty, or ends with a slash.
     prefix: String,
     agent: Agent,
@@ -173,6 +174,10 @@ enum CreateResult {
 const OF_USER: &str =
     "the endpoint has a user or a password: the keys belong into the environment, AWS_ACCESS_KEY_ID and the others";
 
+fn url_without_parameters(url: &str) -> String {
+    url.split('?').next().unwrap_or_default().to_owned()
+}
+
 fn has_user(endpoint: &str) -> bool {
     endpoint.contains('@') || endpoint.contains("%40")
 }
@@ -229,11 +234,10 @@ impl S3Store {
         );
         ensure!(!has_user(url.split_once('?').unwrap_or_default().1), "{url}: {OF_USER}");
         let UrlParameters { region, endpoint, path_style } = UrlParameters::of(url, &parsed)?;
-        let variable = |names: &[&str]| {
-            names.iter().find_map(|name| environment::variable(name)?.into_string().ok().filter(|v| !v.is_empty()))
-        };
-        let region = region.or_else(|| variable(&["AWS_REGION", "AWS_DEFAULT_REGION"]));
+        let region =
+            region.or_else(|| variable(&["AWS_REGION", "AWS_DEFAULT_REGION"])).or_else(|| of_profile("region"));
         let endpoint = endpoint.or_else(|| variable(&["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"]));
+        let endpoint = endpoint.or_else(|| of_profile("endpoint_url"));
         ensure!(!endpoint.as_deref().is_some_and(has_user), "{OF_USER}, and none into AWS_ENDPOINT_URL");
         let is_aws = endpoint.is_none();
         let region = match region {
@@ -246,19 +250,7 @@ impl S3Store {
             Url::parse(&endpoint).with_context(|| format!("the endpoint {endpoint} is no URL: {EXAMPLE}"))?;
         let style = if path_style.unwrap_or(!is_aws) { UrlStyle::Path } else { UrlStyle::VirtualHost };
         let bucket = Bucket::new(endpoint, style, name, region).with_context(|| format!("{url}: {EXAMPLE}"))?;
-        let keys = (variable(&["AWS_ACCESS_KEY_ID"]), variable(&["AWS_SECRET_ACCESS_KEY"]));
-        let (Some(key), Some(secret)) = keys else {
-            ensure!(
-                !environment::is_privileged(),
-                "no keys for {url}: this program runs with more rights than its user has, so the environment does not count"
-            );
-            bail!("no keys for {url}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY");
-        };
-        hide(&secret);
-        let credentials = match variable(&["AWS_SESSION_TOKEN"]).inspect(|token| hide(token)) {
-            Some(token) => Credentials::new_with_token(key, secret, token),
-            None => Credentials::new(key, secret),
-        };
+        let keys = BucketKeys::find(&url_without_parameters(url), bucket.region())?;
         let path = percent_encoding::percent_decode_str(parsed.path()).decode_utf8();
         let path = path.with_context(|| format!("{url}: a path is text in UTF-8"))?;
         let path = path.trim_matches('/');
@@ -266,7 +258,7 @@ impl S3Store {
         let (agent, afresh) = agents(tls(variable(&["AWS_CA_BUNDLE"]))?);
         Ok(S3Store {
             bucket,
-            credentials,
+            keys,
             prefix,
             agent,
             afresh,
@@ -288,12 +280,14 @@ impl S3Store {
     fn call(
         &self,
         kind: report::Request,
-        url: &Url,
+        sign: &dyn Fn(&Credentials) -> Url,
         headers: &[(&'static str, &str)],
         body: Sent<'_>,
     ) -> Result<(Response<Body>, bool)> {
-        let mut tries = 1;
+        let (mut tries, mut are_new) = (1, false);
         loop {
+            let keys = self.keys.now()?;
+            let url = &sign(&keys);
             COUNTERS.request(kind);
             let begun = Instant::now();
             let patience = self.pace.patience(tries);
@@ -305,6 +299,11 @@ impl S3Store {
             }
             if answer.is_ok() {
                 self.pace.answered(took);
+            }
+            let is_denied = |answer: &Response<Body>| matches!(answer.status().as_u16(), 400 | 401 | 403 | 404);
+            if !are_new && answer.as_ref().is_ok_and(is_denied) && self.keys.has_others(&keys) {
+                are_new = true;
+                continue;
             }
             let told = answer.as_ref().ok().and_then(retry_after);
             let again = match &answer {
@@ -375,8 +374,12 @@ impl S3Store {
         }
     }
 
-    fn get(&self, kind: report::Request, url: &Url) -> Result<Response<Body>> {
-        Ok(self.call(kind, url, &[], Sent::Nothing)?.0)
+    fn get(&self, kind: report::Request, sign: &dyn Fn(&Credentials) -> Url) -> Result<Response<Body>> {
+        Ok(self.call(kind, sign, &[], Sent::Nothing)?.0)
+    }
+
+    fn to_get(&self, key: &str) -> impl Fn(&Credentials) -> Url {
+        move |keys| self.bucket.get_object(Some(keys), key).sign(SIGNED_FOR)
     }
 
     fn put(&self, key: &str, body: Sent<'_>, time_ms: i64) -> Result<CreateResult> {
@@ -420,17 +423,19 @@ impl S3Store {
         headers: &[(&'static str, &str)],
         body: Sent<'_>,
     ) -> Result<(Response<Body>, bool)> {
-        let mut action = self.bucket.put_object(Some(&self.credentials), key);
-        for (name, value) in headers {
-            action.headers_mut().insert(*name, *value);
-        }
-        self.call(report::Request::Put, &action.sign(SIGNED_FOR), headers, body)
+        let sign = |keys: &Credentials| {
+            let mut action = self.bucket.put_object(Some(keys), key);
+            for (name, value) in headers {
+                action.headers_mut().insert(*name, *value);
+            }
+            action.sign(SIGNED_FOR)
+        };
+        self.call(report::Request::Put, &sign, headers, body)
     }
 
     fn get_small(&self, key: &str) -> Result<Option<(Vec<u8>, String)>> {
         let what = || format!("cannot read {}", self.shown(key));
-        let url = self.bucket.get_object(Some(&self.credentials), key).sign(SIGNED_FOR);
-        let mut answer = self.get(report::Request::Get, &url).with_context(what)?;
+        let mut answer = self.get(report::Request::Get, &self.to_get(key)).with_context(what)?;
         if !answer.status().is_success() {
             let gone = answer.status() == StatusCode::NOT_FOUND;
             let text = answer.body_mut().with_config().limit(ERROR_BYTES_MAX).read_to_string().with_context(what)?;
@@ -466,8 +471,8 @@ impl S3Store {
 
     fn head(&self, name: Name) -> Result<Option<Response<Body>>> {
         let key = self.key(name);
-        let url = self.bucket.head_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
-        let (answer, _) = self.call(report::Request::Head, &url, &[], Sent::Nothing)?;
+        let sign = |keys: &Credentials| self.bucket.head_object(Some(keys), &key).sign(SIGNED_FOR);
+        let (answer, _) = self.call(report::Request::Head, &sign, &[], Sent::Nothing)?;
         match answer.status() {
             status if status.is_success() => Ok(Some(answer)),
             StatusCode::NOT_FOUND => Ok(None),
@@ -565,8 +570,10 @@ fn refused_with(status: StatusCode, text: &str) -> Error {
         ("AccessDenied", _) if clock => "set this machine's clock",
         ("NoSuchBucket", _) => "make the bucket first",
         ("RequestTimeTooSkewed", _) => "set this machine's clock",
-        ("InvalidAccessKeyId" | "SignatureDoesNotMatch", _) => "look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-        ("ExpiredToken" | "InvalidToken", _) => "look at AWS_SESSION_TOKEN",
+        ("InvalidAccessKeyId" | "SignatureDoesNotMatch", _) => {
+            "look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or at those of the profile"
+        }
+        ("ExpiredToken" | "InvalidToken", _) => "look at AWS_SESSION_TOKEN, or at that of the profile",
         ("PermanentRedirect" | "AuthorizationHeaderMalformed", _) => "name the bucket's region as ?region=",
         ("QuotaExceeded", _) | (_, StatusCode::INSUFFICIENT_STORAGE) => {
             "the store is full: make room, or ship with a shorter --retention"
@@ -645,12 +652,15 @@ impl Store for S3Store {
         let mut entries = Vec::new();
         let mut token: Option<String> = None;
         for _ in 0..PAGES_MAX {
-            let mut action = self.bucket.list_objects_v2(Some(&self.credentials));
-            action.with_prefix(prefix.as_str());
-            if let Some(token) = &token {
-                action.with_continuation_token(token.as_str());
-            }
-            let mut answer = self.get(report::Request::List, &action.sign(SIGNED_FOR)).with_context(what)?;
+            let sign = |keys: &Credentials| {
+                let mut action = self.bucket.list_objects_v2(Some(keys));
+                action.with_prefix(prefix.as_str());
+                if let Some(token) = &token {
+                    action.with_continuation_token(token.as_str());
+                }
+                action.sign(SIGNED_FOR)
+            };
+            let mut answer = self.get(report::Request::List, &sign).with_context(what)?;
             if !answer.status().is_success() {
                 return Err(refused(answer)).with_context(what);
             }
@@ -680,9 +690,7 @@ impl Store for S3Store {
     fn open(&self, name: Name) -> Result<Box<dyn Read>> {
         let key = self.key(name);
         let what = || format!("cannot read {}", self.shown(&key));
-        let answer = self
-            .get(report::Request::Get, &self.bucket.get_object(Some(&self.credentials), &key).sign(SIGNED_FOR))
-            .with_context(what)?;
+        let answer = self.get(report::Request::Get, &self.to_get(&key)).with_context(what)?;
         if !answer.status().is_success() {
             return Err(refused(answer)).with_context(what);
         }
@@ -693,13 +701,13 @@ impl Store for S3Store {
     fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
         let key = self.key(name);
         let what = || format!("cannot read {}", self.shown(&key));
-        let url = self.bucket.get_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
         let last = offset.saturating_add(bytes).saturating_sub(1);
         let range = format!("bytes={offset}-{last}");
         let mut tries = 1;
         loop {
             let headers = [("range", range.as_str())];
-            let (answer, _) = self.call(report::Request::Get, &url, &headers, Sent::Nothing).with_context(what)?;
+            let (answer, _) =
+                self.call(report::Request::Get, &self.to_get(&key), &headers, Sent::Nothing).with_context(what)?;
             let status = answer.status();
             if !status.is_success() {
                 return Err(refused(answer)).with_context(what);
@@ -746,8 +754,8 @@ impl Store for S3Store {
 
     fn remove(&self, name: Name) -> Result<()> {
         let key = self.key(name);
-        let url = self.bucket.delete_object(Some(&self.credentials), &key).sign(SIGNED_FOR);
-        let (answer, _) = self.call(report::Request::Delete, &url, &[], Sent::Nothing)?;
+        let sign = |keys: &Credentials| self.bucket.delete_object(Some(keys), &key).sign(SIGNED_FOR);
+        let (answer, _) = self.call(report::Request::Delete, &sign, &[], Sent::Nothing)?;
         match answer.status() {
             status if status.is_success() || status == StatusCode::NOT_FOUND => Ok(()),
             _ => Err(refused(answer)).with_context(|| format!("cannot remove {}", self.shown(&key))),

@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use onewrite_replicate::compact::Levels;
 use onewrite_replicate::ltx::{Header, Writer};
 use onewrite_replicate::plan::Target;
-use onewrite_replicate::restore::restore;
+use onewrite_replicate::restore::{RestoreOptions, restore};
 use onewrite_replicate::ship::{Settings, Shipper};
 use onewrite_replicate::store::{self, Conditions, Entry, Fill, Name, Store, Version};
 use place::{Killed, Place, installed, rows, said, until};
@@ -360,7 +360,8 @@ fn cut_off_after_any_call_the_newest_state_is_there() {
             ended = left.load(Ordering::Relaxed) > 0;
             drop(shipper);
             let dest = place.dir.path().join("dest.db");
-            let restored = restore(&*store::open(&place.url()).unwrap(), &dest, Target::Newest);
+            let restored =
+                restore(&*store::open(&place.url()).unwrap(), &dest, Target::Newest, RestoreOptions::default());
             match restored {
                 Ok(_) => {
                     let restored = Some(rows(&dest));

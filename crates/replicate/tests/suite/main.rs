@@ -3,6 +3,8 @@
 mod compact;
 mod fleet;
 mod follow;
+mod keys;
+mod life;
 mod modes;
 mod observe;
 mod order;

@@ -30,7 +30,7 @@ struct Object {
 }
 
 #[derive(Default)]
-struct Bucket {
+pub struct Bucket {
     objects: BTreeMap<String, Object>,
     requests: Vec<String>,
     faults: VecDeque<Fault>,
@@ -44,10 +44,18 @@ struct Bucket {
     silent: VecDeque<Option<bool>>,
     /// Snapshots get no answer as long as this is so.
     holds_snapshots: bool,
+    /// The same, for the first batch.
+    holds_first: bool,
+    /// As many requests get no answer before all of them have come.
+    holds_for: usize,
     /// A key that the next listing of its level leaves out.
     unlisted: Option<String>,
     /// Answers in place of the server, where it returns `Some`.
     answers: Option<Answers>,
+    /// The access keys of all requests.
+    pub access_keys: Vec<String>,
+    /// The one that is accepted; `None`: any.
+    pub accepts: Option<String>,
 }
 
 type Answers = fn(&Request, &BTreeMap<String, String>) -> Option<Response<std::io::Cursor<Vec<u8>>>>;
@@ -97,13 +105,13 @@ fn signal(process: u32, name: &str) {
     assert!(Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status().unwrap().success());
 }
 
-struct Place {
-    bucket: Arc<Mutex<Bucket>>,
+pub struct Place {
+    pub bucket: Arc<Mutex<Bucket>>,
     server: Arc<Server>,
     stalls: Arc<AtomicBool>,
     stalled: Arc<AtomicUsize>,
-    dir: tempfile::TempDir,
-    file: PathBuf,
+    pub dir: tempfile::TempDir,
+    pub file: PathBuf,
 }
 
 fn xml(status: u16, text: String) -> Response<std::io::Cursor<Vec<u8>>> {
@@ -146,6 +154,12 @@ fn answer(bucket: &mut Bucket, request: &Request, bytes: Vec<u8>) -> Response<st
     let path = url.path().trim_start_matches('/').to_owned();
     bucket.requests.push(format!("{} {path}", request.method()));
     assert!(query.contains_key("X-Amz-Signature"), "{url}");
+    let access_key = query["X-Amz-Credential"].split('/').next().unwrap_or_default().to_owned();
+    let is_refused = bucket.accepts.as_ref().is_some_and(|accepted| *accepted != access_key);
+    bucket.access_keys.push(access_key);
+    if is_refused {
+        return error(403, "InvalidAccessKeyId");
+    }
     let (name, key) = path.split_once('/').unwrap_or((&path, ""));
     if name != "bucket" {
         return error(404, "NoSuchBucket");
@@ -235,11 +249,11 @@ fn answer(bucket: &mut Bucket, request: &Request, bytes: Vec<u8>) -> Response<st
     }
 }
 
-fn said(output: &Output) -> String {
+pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-struct Killed(Child);
+pub struct Killed(pub Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
@@ -248,7 +262,7 @@ impl Drop for Killed {
     }
 }
 
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !is_so() {
         assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
@@ -257,7 +271,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 impl Place {
-    fn new() -> Place {
+    pub fn new() -> Place {
         let bucket = Arc::new(Mutex::new(Bucket::default()));
         let server = Arc::new(Server::http("127.0.0.1:0").unwrap());
         let (serves, has) = (server.clone(), bucket.clone());
@@ -281,8 +295,20 @@ impl Place {
                         while silent.is_some() {
                             thread::park();
                         }
-                        let is_snapshot = *request.method() == Method::Put && request.url().contains("/0009/");
-                        while is_snapshot && has.lock().unwrap().holds_snapshots {
+                        let puts = |part| *request.method() == Method::Put && request.url().contains(part);
+                        let (is_snapshot, is_first) = (puts("/0009/"), puts("/0000/0000000000000001-"));
+                        let holds =
+                            |bucket: &Bucket| is_snapshot && bucket.holds_snapshots || is_first && bucket.holds_first;
+                        let waits = {
+                            let mut bucket = has.lock().unwrap();
+                            let waits = bucket.holds_for > 0;
+                            bucket.holds_for = bucket.holds_for.saturating_sub(1);
+                            waits
+                        };
+                        while waits && has.lock().unwrap().holds_for > 0 {
+                            thread::sleep(Duration::from_millis(5));
+                        }
+                        while holds(&has.lock().unwrap()) {
                             thread::sleep(Duration::from_millis(10));
                         }
                         let answer = answer_or_kill(&mut has.lock().unwrap(), &request, body);
@@ -297,25 +323,27 @@ impl Place {
         place
     }
 
-    fn sql(&self, sql: &str) {
+    pub fn sql(&self, sql: &str) {
         onewrite_rusqlite::open(&self.file).unwrap().execute_batch(sql).unwrap();
     }
 
-    fn url(&self, rest: &str) -> String {
+    pub fn url(&self, rest: &str) -> String {
         format!("s3://bucket/{rest}?endpoint=http://{}", self.server.server_addr())
     }
 
-    fn command(&self, args: &[&str]) -> Command {
+    pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onewrite-replicate"));
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"AWS_")) {
             command.env_remove(name);
         }
         command.args(args).env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
+        // No test takes the role of the machine that it runs on.
+        command.env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", self.dir.path());
         command.env("NO_PROXY", "127.0.0.1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    pub fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().unwrap()
     }
 
@@ -325,11 +353,11 @@ impl Place {
         said(&output)
     }
 
-    fn keys(&self) -> Vec<String> {
+    pub fn keys(&self) -> Vec<String> {
         self.bucket.lock().unwrap().objects.keys().cloned().collect()
     }
 
-    fn restored(&self, args: &[&str]) -> String {
+    pub fn restored(&self, args: &[&str]) -> String {
         let dest = self.dir.path().join("restored.db");
         let output = self.run(&[&["restore"], args, &[&self.url("a/b"), dest.to_str().unwrap()]].concat());
         assert!(output.status.success(), "{}", said(&output));
@@ -339,7 +367,7 @@ impl Place {
         all
     }
 
-    fn here(&self) -> String {
+    pub fn here(&self) -> String {
         let db = onewrite_rusqlite::open(&self.file).unwrap();
         db.query_row("SELECT group_concat(n || hex(substr(x, 1, 4))) FROM t", [], |row| row.get(0)).unwrap()
     }
@@ -789,6 +817,48 @@ fn of_promotions_that_race_one_wins_each_epoch() {
     }
 }
 
+/// The first batch of a promotion has the next name of a stopped owner. Where the one before has
+/// ended, none need stay.
+#[test]
+fn the_first_batch_of_a_promotion_stays_and_that_of_a_restart_does_not() {
+    let place = Place::new();
+    place.bucket.lock().unwrap().lists = Lists::HourBehind;
+    let hasty = ["replicate", "--once", "--levels", "1ms", "--keep-batches", "0s", "--snapshot-interval", "1ms"];
+    let ships = |place: &Place, times: u32| {
+        for n in 0..times {
+            place.sql(&format!("INSERT INTO t(x) VALUES ('{n}')"));
+            thread::sleep(Duration::from_millis(5));
+            let args = ["--retention", "1ms", place.file.to_str().unwrap(), &place.url("a/b")];
+            let output = place.run(&[&hasty[..], &args].concat());
+            assert!(output.status.success(), "{}", said(&output));
+        }
+    };
+    let firsts = || -> serde_json::Value {
+        let record = place.bucket.lock().unwrap().objects["a/b/owner.json"].bytes.clone();
+        serde_json::from_slice::<serde_json::Value>(&record).unwrap()["firsts"].clone()
+    };
+    let batches = || place.keys().iter().filter(|key| key.contains("/0000/")).count();
+    ships(&place, 5);
+    assert_eq!((firsts(), batches()), (serde_json::Value::Null, 1), "{:?}", place.keys());
+    let next = place.dir.path().join("next.db");
+    let promoted = place.run(&["promote", next.to_str().unwrap(), &place.url("a/b")]);
+    assert!(promoted.status.success(), "{}", said(&promoted));
+    let moved = Place { file: next, bucket: place.bucket.clone(), server: place.server.clone(), ..Place::new() };
+    ships(&moved, 5);
+    let first = firsts()[0].as_u64().unwrap();
+    assert!(place.keys().contains(&format!("a/b/0000/{first:016x}-{first:016x}.ltx")), "{:?}", place.keys());
+    // The machine was started anew, or another one has its disk.
+    let mut bucket = place.bucket.lock().unwrap();
+    let record = &mut bucket.objects.get_mut("a/b/owner.json").unwrap().bytes;
+    let text = String::from_utf8(record.clone()).unwrap();
+    *record = text.replace("\"lock\": \"", "\"lock\": \"0").into_bytes();
+    assert_ne!(text.as_bytes(), &*record);
+    drop(bucket);
+    ships(&moved, 5);
+    assert_eq!((firsts().as_array().unwrap().len(), batches()), (2, 3), "{:?}", place.keys());
+    assert_eq!(place.restored(&[]), moved.here());
+}
+
 /// The owner is stopped at a random moment, another machine is promoted and ships. The first
 /// continues: it must end, and write nothing that counts.
 #[test]
@@ -964,7 +1034,7 @@ fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
     place.bucket.lock().unwrap().pause = Duration::from_millis(50);
     let begun = Instant::now();
     insert(&db, 100).unwrap();
-    assert!(begun.elapsed() >= Duration::from_millis(100), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() >= Duration::from_millis(50), "{:?}", begun.elapsed());
     // Without commits there is no request.
     place.bucket.lock().unwrap().pause = Duration::ZERO;
     thread::sleep(Duration::from_millis(300));
@@ -1407,9 +1477,9 @@ fn where_commits_wait_a_request_without_an_answer_is_sent_again_on_a_new_connect
     let (_shipper, heard) = place.sync_and_hear(&["--ship-timeout", "10s", "--metrics", "127.0.0.1:0"]);
     let db = place.open(Duration::from_millis(100));
     insert(&db, 2).unwrap();
-    // The batch, done or not, and the owner behind it.
+    // The batch, done or not, once and twice; and the look for the file of an earlier attempt.
     let lost: [&[Option<bool>]; 4] =
-        [&[Some(false)], &[Some(true)], &[None, Some(false)], &[Some(true), None, None, Some(true)]];
+        [&[Some(false)], &[Some(true)], &[Some(false), Some(true)], &[Some(true), None, Some(false)]];
     for (n, lost) in (3..).zip(lost) {
         place.bucket.lock().unwrap().silent.extend(lost);
         let begun = Instant::now();
@@ -1424,10 +1494,11 @@ fn where_commits_wait_a_request_without_an_answer_is_sent_again_on_a_new_connect
     assert!(!heard.contains("not shipped"), "{heard}");
     let told = metrics(&heard);
     let slow = told.lines().find_map(|line| line.strip_prefix("onewrite_store_slow_requests_total ")).unwrap();
-    assert!((4..=5).contains(&slow.parse::<u32>().unwrap()), "{slow}");
+    assert!((6..=8).contains(&slow.parse::<u32>().unwrap()), "{slow}");
 }
 
 static THROTTLED: AtomicUsize = AtomicUsize::new(0);
+static THROTTLES_BY: AtomicUsize = AtomicUsize::new(503);
 
 /// A server that throttles reads of files, or fails with each.
 fn throttles(request: &Request, _: &BTreeMap<String, String>) -> Option<Response<std::io::Cursor<Vec<u8>>>> {
@@ -1437,7 +1508,8 @@ fn throttles(request: &Request, _: &BTreeMap<String, String>) -> Option<Response
     if !is_read || left == Err(0) {
         return None;
     }
-    let answer = error(503, "SlowDown");
+    let status = THROTTLES_BY.load(Ordering::SeqCst);
+    let answer = error(u16::try_from(status).unwrap(), "SlowDown");
     Some(answer.with_header(Header::from_bytes("Retry-After", "0").unwrap()))
 }
 
@@ -1452,17 +1524,23 @@ fn a_store_that_fails_is_not_a_damaged_one() {
     place.sql("INSERT INTO t VALUES (3, randomblob(2000))");
     place.bucket.lock().unwrap().answers = Some(throttles);
     // As often as it takes.
-    THROTTLED.store(6, Ordering::SeqCst);
-    let said_by = place.ship();
-    assert!(said_by.contains("a batch of") && !said_by.contains("new snapshot"), "{said_by}");
-    assert_eq!(place.keys().len(), keys.len() + 1);
+    for (n, status) in (1..).zip([429, 500, 503]) {
+        THROTTLES_BY.store(status, Ordering::SeqCst);
+        THROTTLED.store(6, Ordering::SeqCst);
+        let said_by = place.ship();
+        assert!(said_by.contains("a batch of") && !said_by.contains("new snapshot"), "{status}: {said_by}");
+        assert_eq!((place.keys().len(), THROTTLED.load(Ordering::SeqCst)), (keys.len() + n, 0));
+        place.sql(&format!("INSERT INTO t VALUES ({}, randomblob(2000))", 100 + n));
+    }
+    place.ship();
+    let keys = place.keys();
     // Not for good: nothing is known about the files.
     place.sql("INSERT INTO t VALUES (4, randomblob(2000))");
     THROTTLED.store(usize::MAX, Ordering::SeqCst);
     let output = place.run(&["replicate", "--once", file, &place.url("a/b")]);
     assert!(!output.status.success() && said(&output).contains("503 SlowDown"), "{}", said(&output));
     assert!(!said(&output).contains("snapshot"), "{}", said(&output));
-    assert_eq!(place.keys().len(), keys.len() + 1);
+    assert_eq!(place.keys().len(), keys.len());
     place.bucket.lock().unwrap().answers = None;
     assert!(place.ship().contains("a batch of"));
     // A file that was read, and is wrong.
@@ -1629,18 +1707,54 @@ fn a_store_that_is_away_or_empty_at_the_start_is_waited_for() {
     assert!(!output.status.success() && said(&output).contains("503"), "{}", said(&output));
 }
 
+/// The looks at the owner and for the newest file are under way together with the batch.
 #[test]
-fn where_commits_wait_a_slow_store_gets_two_requests_a_commit() {
+fn a_commit_waits_for_one_round_trip_to_the_store() {
     let place = Place::new();
     let _shipper = place.sync(&[]);
     let db = place.open(Duration::from_millis(100));
     insert(&db, 2).unwrap();
-    place.bucket.lock().unwrap().pause = Duration::from_millis(600);
-    insert(&db, 3).unwrap();
-    let before = place.bucket.lock().unwrap().requests.len();
-    for n in 4..9 {
+    for n in 3..6 {
+        thread::sleep(Duration::from_millis(1100));
+        // None of the three is answered before all have come.
+        place.bucket.lock().unwrap().holds_for = 3;
+        insert(&db, n).unwrap();
+        assert_eq!(place.bucket.lock().unwrap().holds_for, 0);
+    }
+    let (before, begun) = (place.bucket.lock().unwrap().requests.len(), Instant::now());
+    for n in 6..26 {
         insert(&db, n).unwrap();
     }
+    let looks = usize::try_from(begun.elapsed().as_secs()).unwrap() + 1;
     let requests = place.bucket.lock().unwrap().requests[before..].to_vec();
-    assert!((10..=11).contains(&requests.len()), "{requests:?}");
+    assert!((20..=20 + 2 * looks).contains(&requests.len()), "{requests:?}");
+    assert_eq!(place.restored(&[]), place.here());
+}
+
+/// The database is as large as it likes: the store gets all of it before commits wait.
+#[test]
+fn where_commits_wait_they_do_not_wait_for_the_first_copy() {
+    let place = Place::new();
+    place.bucket.lock().unwrap().holds_first = true;
+    let (file, url) = (place.file.to_str().unwrap().to_owned(), place.url("a/b"));
+    let mut child = Killed(place.command(&["replicate", "--sync", &file, &url]).spawn().unwrap());
+    let mut said_by = BufReader::new(child.0.stderr.take().unwrap());
+    let mut all = String::new();
+    said_by.read_line(&mut all).unwrap();
+    assert!(all.contains("gets every page") && all.contains("do not wait"), "{all}");
+    let db = place.open(Duration::from_millis(100));
+    until("the request", || place.bucket.lock().unwrap().requests.iter().any(|request| request.contains("owner.json")));
+    thread::sleep(Duration::from_millis(300));
+    for n in 2..10 {
+        insert(&db, n).unwrap();
+    }
+    assert!(!place.keys().iter().any(|key| key.contains("/0000/")), "{:?}", place.keys());
+    place.bucket.lock().unwrap().holds_first = false;
+    while !all.contains("commits wait for it") {
+        assert!(said_by.read_line(&mut all).unwrap() > 0, "{all}");
+    }
+    // Those of before are there by the first commit that was waited for.
+    insert(&db, 10).unwrap();
+    assert_eq!(place.restored(&[]), place.here());
+    assert!(store_of(&db).contains("commits wait"), "{}", store_of(&db));
 }

@@ -499,7 +499,7 @@ fn what_is_wrong_is_said() {
         place.program().arg("replicate").arg(&place.file).arg("file:///no/such/store"),
         "there is no directory /no/such",
     );
-    expect(place.program().arg("replicate").arg(&dest).arg(place.url()), "there is no database");
+    expect(place.program().args(["replicate", "--once"]).arg(&dest).arg(place.url()), "there is no database");
     expect(place.program().arg("replicate").arg(&place.file).arg("/backup"), "name a directory as file:///backup/app");
     place.once();
     let time = "2000-01-01T00:00:00Z";

@@ -9,10 +9,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// A child's environment: the database, the number of writing threads, the round.
@@ -48,12 +50,35 @@ fn numbers(file: &Path) -> BTreeSet<i64> {
     all.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
 }
 
-/// A process that commits and reads until it is killed, and prints acknowledged and seen rows.
-fn writer(file: &Path, threads: usize, round: i64) -> Child {
+/// A process that commits and reads until it is killed. Its rows are read meanwhile: a full pipe
+/// would stop it.
+struct Committing {
+    child: Child,
+    rows: JoinHandle<BTreeSet<i64>>,
+}
+
+impl Deref for Committing {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.child
+    }
+}
+
+impl DerefMut for Committing {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.child
+    }
+}
+
+/// Begins such a process, which prints acknowledged and seen rows.
+fn writer(file: &Path, threads: usize, round: i64) -> Committing {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "sync::commits_until_it_is_killed", "--ignored", "--nocapture"]);
     command.env(FILE, file).env(THREADS, threads.to_string()).env(ROUND, round.to_string());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap()
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let told = child.stdout.take().unwrap();
+    Committing { child, rows: thread::spawn(move || printed(told)) }
 }
 
 #[test]
@@ -96,9 +121,14 @@ fn commits_until_it_is_killed() {
 }
 
 /// The acknowledged and seen rows that it printed.
-fn lines(mut child: Child) -> BTreeSet<i64> {
+fn lines(mut writer: Committing) -> BTreeSet<i64> {
+    writer.child.wait().unwrap();
+    writer.rows.join().unwrap()
+}
+
+fn printed(told: impl Read) -> BTreeSet<i64> {
     let mut all = BTreeSet::new();
-    for line in BufReader::new(child.stdout.take().unwrap()).lines() {
+    for line in BufReader::new(told).lines() {
         let line = line.unwrap();
         // The harness begins a line before the first one.
         let words: Vec<&str> = line.rsplit_once("... ").map_or(&*line, |(_, rest)| rest).split(' ').collect();
@@ -108,7 +138,6 @@ fn lines(mut child: Child) -> BTreeSet<i64> {
             all.insert(n);
         }
     }
-    child.wait().unwrap();
     all
 }
 

@@ -406,10 +406,11 @@ impl<'a> Thread<'a> {
         let plan = self.plan();
         let appends: Vec<(List, Value)> =
             plan.steps.iter().filter_map(|step| Some((step.list, step.appends?))).collect();
-        let is_early = self.lies(Fault::Stale, 10) && plan.mode == Mode::Deferred && appends.is_empty();
+        let is_early = self.lies(Fault::Stale, 2) && plan.mode == Mode::Deferred && appends.is_empty();
         if is_early {
             db.execute_batch("BEGIN; SELECT max(k) FROM list")?;
-            std::thread::sleep(Duration::from_millis(5));
+            // For so long that another one commits to a list that this one reads.
+            std::thread::sleep(Duration::from_millis(40));
         }
         self.told.begins(plan.mode, appends.into_iter())?;
         match self.attempt(db, library, statements, &plan, is_early) {

@@ -122,6 +122,11 @@ pub fn read_all(client: &mut Client, bytes: u64, allowed: &[Arc<State>]) -> Resu
     left.last().copied().ok_or_else(|| "no state".to_owned())
 }
 
+/// Whether a process uses home, or has left it so.
+pub fn is_marked(disk: &SimDisk) -> bool {
+    disk.snapshot_file(Path::new(DB)).is_some_and(|home| home::mark(&home).is_some())
+}
+
 /// After a clean close home is a plain file with `state`. A crash while the mark came off may have
 /// left it longer until the next write.
 pub fn home_is_plain(disk: &SimDisk, state: &State, crashed: bool) -> Result<(), String> {
@@ -189,7 +194,7 @@ pub fn check(
     let after = disk.survive();
     let hooked = HookDisk::new(after.clone(), None);
     let bad = |what: String| Violation::on(&after, what);
-    let marked = disk.snapshot_file(Path::new(DB)).is_some_and(|home| home::mark(&home).is_some());
+    let marked = is_marked(disk);
     let mut client = connect(&hooked, setting).map_err(bad)?;
     let (_, bytes) = client.begin().map_err(|e| bad(format!("recovery fails: {e}")))?;
     let found = read_all(&mut client, bytes, allowed).map_err(bad)?;

@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::Disk;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
-use onewrite_core::inspect::{home, log_path};
+use onewrite_core::inspect::log_path;
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
 use crate::check::{
-    Copies, Counts, DB, Oracle, ROOMY, Setting, SharedOracle, Violation, check, home_is_plain, log_is_empty, open,
-    read_all, rotten_slot,
+    Copies, Counts, DB, Oracle, ROOMY, Setting, SharedOracle, Violation, check, home_is_plain, is_marked, log_is_empty,
+    open, read_all, rotten_slot,
 };
 use crate::hook::{HookDisk, Point};
 use crate::model::{Plan, Room, State, Taste, same};
@@ -584,8 +584,7 @@ impl World {
         let sim = if killed { self.disk.sim().survive() } else { self.disk.sim().crash(self.rng.next_u64()) };
         sim.set_capacity(ROOMY);
         self.full = false;
-        let marked = sim.snapshot_file(Path::new(DB)).is_some_and(|home| home::mark(&home).is_some());
-        self.unwiped = !marked && log_is_empty(&sim).is_err();
+        self.unwiped = !is_marked(&sim) && log_is_empty(&sim).is_err();
         let allowed = if killed { self.oracle.lock().after_kill() } else { self.oracle.lock().after_crash() };
         // Stops the old disk, because the destructors of its connections must have no effect.
         self.disk.sim().stop_after(0);

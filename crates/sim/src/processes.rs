@@ -12,12 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
-use onewrite_core::inspect::home;
 use onewrite_core::inspect::layout::{KEPT_SUFFIX, SLOTS_SUFFIX};
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
-use crate::check::{DB, ROOMY, Setting, Violation, home_is_plain, open, read_all};
+use crate::check::{DB, ROOMY, Setting, Violation, home_is_plain, is_marked, open, read_all};
 use crate::model::{Plan, Room, State, Taste, same};
 use crate::pager::{Client, Course, Synchronous};
 
@@ -629,7 +628,7 @@ impl World {
     fn is_poisoned(&self) -> bool {
         const ATTACH: u64 = 0;
         const POISON: usize = 3;
-        if !self.is_marked() {
+        if !is_marked(&self.sim) {
             return false;
         }
         let Ok(log) = self.sim.open(Path::new("db-onewrite"), OpenMode::ReadWrite) else { return false };
@@ -787,15 +786,11 @@ impl World {
         let is_detached = rest(process).map_err(|e| format!("process {n}: {e}"))?;
         self.note(format!("{n} rests: {is_detached}"));
         let is_live = |process: &Process| process.clients.iter().any(|client| client.is_live());
-        if is_detached && !self.processes.lock().iter().flatten().any(is_live) && !self.is_marked() {
+        if is_detached && !self.processes.lock().iter().flatten().any(is_live) && !is_marked(&self.sim) {
             self.tally.lock().plain_rests += 1;
             return self.is_plain();
         }
         Ok(())
-    }
-
-    fn is_marked(&self) -> bool {
-        self.sim.snapshot_file(Path::new(DB)).is_some_and(|bytes| home::mark(&bytes).is_some())
     }
 
     fn is_plain(&mut self) -> Result<(), String> {

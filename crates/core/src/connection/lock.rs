@@ -499,11 +499,12 @@ impl Connection {
             true => self.move_forward(snapshot).and_then(|newest| self.begin_patiently(&newest)),
             false => self.begin_patiently(&snapshot),
         };
+        let is_busy = matches!(begun, Err(Error::Busy(_)));
         if begun.is_err() {
             if self.db.inner.lock().phase == Phase::Unmarked {
                 // Else the one that has RESERVED waits for this one's SHARED.
                 let may_ask = self.waits.upgrades && self.waits.may_ask && !self.waits.is_last;
-                if may_ask && matches!(begun, Err(Error::Busy(_))) && locks::reserve(&*self.db.home)? {
+                if may_ask && is_busy && locks::reserve(&*self.db.home)? {
                     self.waits.asks = Some(Asks::Again);
                 }
                 locks::unreserve(&*self.db.home)?;
@@ -513,12 +514,11 @@ impl Connection {
                 self.waits.ticket = self.db.queue.give_up(self.id);
             }
         }
+        if is_busy {
+            self.expect_place();
+        }
         match begun {
             Err(Error::BusySnapshot) => Err(self.refuse_stale(ship)),
-            Err(Error::Busy(why)) => {
-                self.expect_place();
-                Err(Error::Busy(why))
-            }
             begun => begun,
         }
     }

@@ -171,7 +171,7 @@ pub fn readers_leave(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
 
 pub fn downgrade(home: &dyn DiskFile) -> Result<()> {
     home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
-    home.unlock(PENDING, 2).context(what)
+    release_pending(home)
 }
 
 pub fn none(home: &dyn DiskFile) -> Result<()> {

@@ -8,24 +8,31 @@ use crate::base::types::Tid;
 /// attached for twice the longest.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 const ALIKE: u32 = 2;
+/// Behind so many transactions, all in one burst, a new session costs less than 5 % of them.
+const BURST: u64 = 100;
 
 #[derive(Debug, Default)]
 pub struct Pace {
     quiet_since: Option<Instant>,
     newest: Tid,
+    /// The newest before the last pause.
+    before_pause: Option<Tid>,
     written_at: Option<Instant>,
-    /// The last three, newest first, in which the process might have detached.
+    /// The last three, newest first, in which the process might have detached; 0 behind a burst.
     pauses: [Duration; 3],
 }
 
 impl Pace {
     pub fn is_over(&mut self, now: Instant, was_used: bool, newest: Tid, idle: Duration) -> bool {
         if newest != self.newest {
-            self.newest = newest;
             let pause = self.written_at.replace(now).map_or(Duration::ZERO, |before| now - before);
             if pause > idle {
-                self.pauses = [pause, self.pauses[0], self.pauses[1]];
+                let burst =
+                    self.before_pause.replace(self.newest).map_or(0, |before| self.newest.0.saturating_sub(before.0));
+                let counted = if burst < BURST { pause } else { Duration::ZERO };
+                self.pauses = [counted, self.pauses[0], self.pauses[1]];
             }
+            self.newest = newest;
         }
         if was_used {
             self.quiet_since = Some(now);
@@ -78,6 +85,13 @@ mod tests {
         assert_eq!(detaches(&[0, 4, 20, 23, 40], 60), [1.0, 5.0, 21.0, 24.0, 41.0]);
         // Nor behind two pauses that are alike by chance.
         assert_eq!(detaches(&[0, 3, 6, 20], 60), [1.0, 4.0, 7.0, 21.0]);
+    }
+
+    #[test]
+    fn bursts_make_no_rhythm() {
+        let every = |n: u64| (0..6).flat_map(|at| vec![3 * at; n as usize]).collect::<Vec<_>>();
+        assert_eq!(detaches(&every(20), 60), [1.0, 4.0, 7.0, 21.0]);
+        assert_eq!(detaches(&every(200), 60), [1.0, 4.0, 7.0, 10.0, 13.0, 16.0]);
     }
 
     #[test]

@@ -52,6 +52,10 @@ impl Database {
             let mut inner = self.inner.lock();
             let was_used = std::mem::take(&mut inner.was_used) || !self.is_unused(&inner);
             let (newest, idle) = (inner.published.tid, inner.options.idle);
+            // Another holder may have gone (rule StockKeptOut).
+            if inner.phase == Phase::Live && !self.is_log_replaced(&inner) {
+                self.hold_pending();
+            }
             inner.pace.is_over(now, was_used, newest, idle)
         };
         if is_over { self.rest().map(drop) } else { Ok(()) }

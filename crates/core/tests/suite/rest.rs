@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::hooked::{Call, Hooked};
 use common::{PAGE, commit, page, plain};
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
-use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::disk::{Disk, LockKind, OpenMode};
 use onewrite_core::{Connection, Engine, Error, LockLevel};
 use parking_lot::Mutex;
 
@@ -194,6 +194,26 @@ fn the_last_of_several_processes_leaves_the_plain_file() {
         }
         assert_eq!(at_rest(&disk), Some(3 * round + 3));
         assert!(all.iter().all(|c| !c.is_live()));
+    }
+}
+
+#[test]
+fn a_silent_process_keeps_stock_out_behind_one_that_left() {
+    let disk = disk();
+    let engines = [(); 2].map(|()| process(disk.clone()));
+    let [mut first, mut second] = engines.each_ref().map(|engine| open(engine, &[]));
+    let home = disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap();
+    let is_pending = || home.conflicts(0x4000_0000, 1, LockKind::Exclusive).unwrap();
+    let look = || engines[1].look_after(Instant::now(), |path, e| panic!("{}: {e}", path.display()));
+    for n in [1, 3] {
+        commit(&mut first, n);
+        commit(&mut second, n + 1);
+        rest(&engines[0]);
+        assert_eq!((at_rest(&disk), second.is_live()), (None, true));
+        assert!(look().is_some() && is_pending(), "while it may commit again");
+        rest(&engines[1]);
+        assert_eq!(at_rest(&disk), Some(n + 1));
+        assert!(look().is_none() && !is_pending());
     }
 }
 

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use fastrand::Rng;
+use onewrite_core::Repair;
+use onewrite_core::disk::real::RealDisk;
 use rusqlite::Connection;
 
 use crate::soaked::{self, Part};
@@ -243,13 +245,15 @@ struct Measured {
 #[derive(Default)]
 struct Rest {
     was_read: bool,
+    /// Its answers in this silence, each with the milliseconds from which on it was the same.
+    refused: Vec<(u128, String)>,
 }
 
 impl Rest {
     /// Whether the processes are silent. Stock SQLite then reads the database, as soon as it can.
     fn look(&mut self, at: &Path, said: &Mutex<Said>, measured: &mut Measured) -> Result<bool> {
         let Some(silent_for) = soaked::silent_for() else {
-            self.was_read = false;
+            *self = Rest::default();
             return Ok(false);
         };
         let last = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner).last;
@@ -263,11 +267,20 @@ impl Rest {
                 measured.rests += 1;
                 measured.at_rest_after_max = measured.at_rest_after_max.max(quiet_for);
             }
-            Err(e) => ensure!(
-                quiet_for < IDLE + PLAIN_WITHIN,
-                "{} ms after the last report of a silent process stock SQLite cannot read: {e}",
-                quiet_for.as_millis()
-            ),
+            Err(e) => {
+                let why = e.to_string();
+                if self.refused.last().is_none_or(|(_, last)| *last != why) {
+                    self.refused.push((quiet_for.as_millis(), why));
+                }
+                ensure!(
+                    quiet_for < IDLE + PLAIN_WITHIN,
+                    "{} ms after the last report of a silent process stock SQLite cannot read; from which ms it got \
+                     which answer: {:?}; users: {:?}",
+                    quiet_for.as_millis(),
+                    self.refused,
+                    Repair::beside(Arc::new(RealDisk::new()), at).and_then(|beside| beside.users())
+                );
+            }
         }
         Ok(true)
     }

@@ -87,24 +87,26 @@ impl Connection {
 
     fn lock_shared(&mut self) -> Result<()> {
         self.check_process()?;
-        let mut has_place = false;
         self.waits.begin();
-        let member = self.db.member();
-        if !member.as_ref().is_some_and(|member| member.words.is_replaced()) {
-            self.check_let_in(member.as_ref())?;
-        }
-        let apart = self.db.concurrent.load(Ordering::Relaxed) && self.runs_apart(&self.db.inner.lock());
-        let is_away = member.is_some_and(|member| member.words.ship().is_away());
-        if self.said.exclusive && !self.db.read_only {
-            return self.lock_for_good();
-        }
-        // While the store is away, newer states may stay invisible for long: take no place.
-        // Before the snapshot, so that the upgrade is not stale; given up if it only reads.
-        if apart || is_away {
-        } else if self.will_write() {
-            has_place = self.take_place_to_think()?;
-        } else if self.habit.may_write > 0 {
-            has_place = self.take_tentative_place()?;
+        let for_good = self.said.exclusive && !self.db.read_only;
+        let will_write = self.will_write();
+        let mut has_place = false;
+        if for_good || will_write || self.habit.may_write > 0 {
+            let member = self.db.member();
+            if !member.as_ref().is_some_and(|member| member.words.is_replaced()) {
+                self.check_let_in(member.as_ref())?;
+            }
+            if for_good {
+                return self.lock_for_good();
+            }
+            let apart = self.db.concurrent.load(Ordering::Relaxed) && self.runs_apart(&self.db.inner.lock());
+            // While the store is away, newer states may stay invisible for long: take no place.
+            // Before the snapshot, so that the upgrade is not stale; given up if it only reads.
+            has_place = match apart || member.is_some_and(|member| member.words.ship().is_away()) {
+                true => false,
+                false if will_write => self.take_place_to_think()?,
+                false => self.take_tentative_place()?,
+            };
         }
         let pinned = self.pin_snapshot(has_place);
         if pinned.is_err() || self.role.is_below() {

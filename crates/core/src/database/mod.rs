@@ -34,7 +34,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
 
@@ -51,7 +51,7 @@ use crate::database::state_lock::StateLock;
 use crate::disk::image_file::ImageFile;
 use crate::disk::stats::{CountedFile, Stats};
 use crate::disk::sync::Mutex;
-use crate::disk::{Disk, DiskFile, FileId, read_part};
+use crate::disk::{Disk, DiskFile, FileId, read_part, system};
 use crate::log::file::LogFile;
 use crate::log::group::Audience;
 use crate::log::record::Encoder;
@@ -223,9 +223,9 @@ pub struct LiveDatabase {
     pub sweep: Option<Sweep>,
     /// Work that recovery postponed; among several processes, the words hold it.
     pub due: RecoveryDebt,
-    pub looked_at: Option<Instant>,
+    pub looked_at: Option<Duration>,
     /// When a commit asked last whether the log was removed.
-    pub asked_at: Option<Instant>,
+    pub asked_at: Option<Duration>,
 }
 
 impl LiveDatabase {
@@ -233,7 +233,7 @@ impl LiveDatabase {
         let (encoder, kept) = (Encoder::default(), ImageFile::default());
         let emptied_at = stats.flushes.load(Ordering::Relaxed);
         let (first_page, due) = (None, RecoveryDebt::default());
-        let looked_at = Some(Instant::now());
+        let looked_at = Some(system::clock_rough());
         LiveDatabase {
             log,
             home,

@@ -152,8 +152,9 @@ pub trait Disk: Send + Sync {
         let _has_no_clock = path;
         Ok(None)
     }
-    /// Whether `every` has passed since `last`, which becomes now. Always, without a clock.
-    fn is_due(&self, last: &mut Option<Instant>, every: Duration) -> bool {
+    /// Whether `every` has passed since `last`, which becomes now, by [`system::clock_rough`].
+    /// Always, without a clock.
+    fn is_due(&self, last: &mut Option<Duration>, every: Duration) -> bool {
         let _has_no_clock = (last, every);
         true
     }

@@ -108,7 +108,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(1);
 
 pub fn wake(_word: &AtomicU32, _all: bool) {}
 
-pub const SECONDS: ClockId = ClockId::CLOCK_MONOTONIC;
+pub const ROUGH: ClockId = ClockId::CLOCK_MONOTONIC;
 
 pub fn processor() -> Option<usize> {
     None

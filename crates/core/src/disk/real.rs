@@ -20,7 +20,7 @@ use rustix::io::{Errno, retry_on_intr};
 use super::forked::ForkSafeFile;
 use super::processes::ProcessTag;
 use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
-use super::{host, look};
+use super::{host, look, system};
 
 /// This machine's. Clones share knowledge of devices.
 #[derive(Clone, Debug, Default)]
@@ -223,9 +223,9 @@ impl Disk for RealDisk {
         host::flush_file_system(&File::open(path)?)
     }
 
-    fn is_due(&self, last: &mut Option<Instant>, every: Duration) -> bool {
-        let now = Instant::now();
-        let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= every);
+    fn is_due(&self, last: &mut Option<Duration>, every: Duration) -> bool {
+        let now = system::clock_rough();
+        let is_due = last.is_none_or(|last| now.saturating_sub(last) >= every);
         if is_due {
             *last = Some(now);
         }

@@ -91,18 +91,24 @@ impl SharedWords {
     }
 
     /// The words of each block.
+    #[inline]
     pub fn blocks(&self) -> &[Words] {
         match &self.0 {
             // SAFETY: the mapping is page-aligned, as long as the words, and lives until `self` is
             // dropped.
             WordsMemory::Mapped(at) | WordsMemory::Observed { shared: at, .. } => unsafe { at.as_ref() },
             WordsMemory::Memory(words) => words,
-            WordsMemory::Until { dead, own, .. } if dead.load(Ordering::SeqCst) => own,
-            WordsMemory::Until { shared, .. } => shared.blocks(),
+            WordsMemory::Until { dead, shared, own } => SharedWords::simulated(dead, shared, own),
         }
     }
 
+    #[cold]
+    fn simulated<'a>(dead: &AtomicBool, shared: &'a SharedWords, own: &'a [Words]) -> &'a [Words] {
+        if dead.load(Ordering::SeqCst) { own } else { shared.blocks() }
+    }
+
     /// Private ones of the first block if the shared are read-only.
+    #[inline]
     pub fn to_write(&self) -> &Words {
         match &self.0 {
             WordsMemory::Observed { own, .. } => &own[0],
@@ -148,6 +154,7 @@ fn map_as(file: &File, blocks: usize, access: ProtFlags) -> io::Result<NonNull<[
 impl Deref for SharedWords {
     type Target = Words;
 
+    #[inline]
     fn deref(&self) -> &Words {
         // Each backing has at least a block.
         &self.blocks()[0]

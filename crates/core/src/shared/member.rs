@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex};
 use super::kept::{KeptImages, kept_path};
 use super::slots::MoreSlots;
 use super::tail::Tail;
-use super::turn::{Hold, Turn, Turns, now_us};
+use super::turn::{Hold, Turn, Turns, rough_us};
 use super::users;
 use super::words::{PINS, PROCESSES, Pins, ProcessWords, RecoveryDebt, SnapshotCell};
 use crate::base::deadline::Deadline;
@@ -191,7 +191,7 @@ impl Member {
                 seen_turns: u64::MAX,
                 since: Instant::now(),
                 others_at: None,
-                pending_at_us: now_us(),
+                pending_at_us: rough_us(),
                 dead: None,
                 is_over: false,
             }),
@@ -610,7 +610,7 @@ impl Member {
         let takes_over = matches!(taken, TakeResult::FromDead(_));
         let is_ours = taken != TakeResult::Not;
         if takes_over || (firm && is_ours && self.turns().taken_since(local.pending_at_us) >= PENDING_EVERY) {
-            local.pending_at_us = now_us();
+            local.pending_at_us = rough_us();
             self.pending_due.store(true, Relaxed);
         }
         local.in_flight = usize::from(takes_over || (firm && taken != TakeResult::Not));

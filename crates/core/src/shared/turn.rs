@@ -77,12 +77,12 @@ impl TurnWord {
     }
 
     fn taken(owner: usize, hold: Hold) -> u64 {
-        let lease = match hold {
-            Hold::Busy => 0,
+        let kind = match hold {
+            Hold::Busy => BUSY,
             Hold::Lease => FOR_SNAPSHOT,
             Hold::Thought => FOR_SNAPSHOT | THINKS,
         };
-        TurnWord::word(owner, hold == Hold::Busy) | lease
+        TurnWord::held(owner) | kind
     }
 
     fn free(owner: usize) -> u64 {
@@ -104,11 +104,21 @@ impl TurnWord {
     fn word(owner: usize, busy: bool) -> u64 {
         ((owner as u64) << OWNER_BITS) | (u64::from(busy) * BUSY) | now_us()
     }
+
+    /// Its age counts in milliseconds.
+    fn held(owner: usize) -> u64 {
+        ((owner as u64) << OWNER_BITS) | rough_us()
+    }
 }
 
 /// In microseconds, modulo the stamp's width.
 pub fn now_us() -> u64 {
     system::clock_us() & STAMP_MAX
+}
+
+/// The same, as of the clock's last tick.
+pub fn rough_us() -> u64 {
+    system::clock_rough().as_micros() as u64 & STAMP_MAX
 }
 
 impl ProcessWords {
@@ -287,8 +297,8 @@ impl Turns<'_> {
         if place.owner != self.me || !place.busy {
             return;
         }
-        let next = self.words.wanting().from(self.me).find(|process| pass_on && *process != self.me);
-        let Some(next) = next else {
+        let next = || self.words.wanting().from(self.me).find(|process| *process != self.me);
+        let Some(next) = pass_on.then(next).flatten() else {
             let word = if pass_on { TurnWord::free(self.me) } else { TurnWord::word(self.me, false) };
             self.words.turn().store(word, SeqCst);
             return;

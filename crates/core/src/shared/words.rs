@@ -4,7 +4,7 @@
 //! between any two stores.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 use std::time::Duration;
 
@@ -144,6 +144,10 @@ impl ProcessWords {
     pub(super) fn long(&self, at: usize) -> &AtomicU64 {
         // Every index is one of the constants above, or within the slots.
         &self.0.longs[at]
+    }
+
+    pub(super) fn longs(&self, at: usize, count: usize) -> &[AtomicU64] {
+        self.0.longs.get(at..at + count).unwrap_or_default()
     }
 
     /// Private where the shared one is read-only.
@@ -305,7 +309,7 @@ impl ProcessWords {
 
     /// For all reads before this call.
     pub fn same_generation(&self, sequence: u64) -> bool {
-        fence(SeqCst);
+        fence(Acquire);
         self.generation() == sequence
     }
 
@@ -481,8 +485,8 @@ impl ProcessWords {
 
     /// Home may have left older snapshots.
     pub fn home_floor(&self) -> Tid {
-        // Orders reads before it, of home too.
-        fence(SeqCst);
+        // Reads before it stay there, of home too.
+        fence(Acquire);
         Tid(self.long(AT_HOME_FLOOR).load(SeqCst))
     }
 
@@ -494,13 +498,11 @@ impl ProcessWords {
 
     /// Checked after announcing a snapshot; it may be dead.
     pub fn alone(&self) -> Option<usize> {
-        fence(SeqCst);
         usize::try_from(self.long(AT_ALONE).load(SeqCst)).ok()?.checked_sub(1)
     }
 
     /// Checked after announcing a snapshot, and with the turn.
     pub fn is_replaced(&self) -> bool {
-        fence(SeqCst);
         self.long(AT_ALONE).load(SeqCst) == REPLACED
     }
 
@@ -531,7 +533,7 @@ impl ProcessWords {
 
     /// For all reads before this call.
     pub fn same_epoch(&self, epoch: u64) -> bool {
-        fence(SeqCst);
+        fence(Acquire);
         self.epoch() == epoch
     }
 
@@ -547,7 +549,7 @@ impl ProcessWords {
 
     /// For all reads before this call: not restarted since.
     pub fn same_kept(&self, generation: u64) -> bool {
-        fence(SeqCst);
+        fence(Acquire);
         self.kept().0 == generation
     }
 
@@ -672,9 +674,14 @@ impl ProcessWords {
         };
         let pin = self.slot_word(process, word);
         debug_assert!(pin.is_some(), "rule AnnounceThenLook: a process knows its slot");
-        pin.into_iter().for_each(|pin| pin.store(tid.map_or(NONE, |tid| tid.0), SeqCst));
-        if tid.is_some() {
-            pinning::pinned(self, process);
+        let Some(pin) = pin else { return };
+        match tid {
+            // One that sees the pin for longer keeps images for longer.
+            None => pin.store(NONE, Release),
+            Some(tid) => {
+                pin.store(tid.0, SeqCst);
+                pinning::pinned(self, process);
+            }
         }
     }
 

@@ -5,8 +5,9 @@
 
 use std::ffi::{c_char, c_int};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use onewrite_core::disk::system::clock_rough;
 use onewrite_core::disk::{FileId, OpenMode, look};
 use onewrite_core::inspect::home::mark;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
@@ -56,7 +57,7 @@ pub(crate) struct MainFileState {
     /// The next answer of [`MainFileState::has_moved`], if this transaction looked already.
     pub(super) moved: Option<bool>,
     /// When the name was found to be the file's last.
-    pub(super) named_at: Option<Instant>,
+    pub(super) named_at: Option<Duration>,
     /// The other files of the same SQLite connection.
     pub(crate) siblings: Siblings,
     pub(crate) caller: Caller,
@@ -70,8 +71,9 @@ pub(crate) struct MainFileState {
     pub(super) dead: Option<&'static str>,
 }
 
-/// How long a look at the name holds for later transactions. A file may lose its name right behind
-/// a look as well, and neither mark nor recovery depends on it (rule LogFoundBySession).
+/// How long a look at the name holds for later transactions, and at least until the rough clock's
+/// next tick. A file may lose its name right behind a look as well, and neither mark nor recovery
+/// depends on it (rule LogFoundBySession).
 const NAMED: Duration = Duration::from_millis(1);
 
 /// The error of an open that cannot write and finds a mark.
@@ -267,7 +269,7 @@ impl MainFileState {
         if level == LockLevel::Shared && self.engine().is_some_and(|conn| conn.probably_writes() && conn.is_live()) {
             // SQLite asks when it opens the journal, while others wait for the writer's place: look
             // now. A file that is not in use yet may be replaced while this lock waits: look then.
-            let lately = self.named_at.is_some_and(|at| at.elapsed() < NAMED);
+            let lately = self.named_at.is_some_and(|at| clock_rough().saturating_sub(at) < NAMED);
             self.moved = Some(!lately && self.look_whether_moved());
         }
         if self.conn.is_none() {
@@ -477,7 +479,7 @@ impl MainFileState {
         // Two files may take turns in having the name.
         let is_ours = |(dev, ino)| self.conn.as_ref().is_some_and(|conn| conn.has_file(FileId { dev, ino }));
         let moved = self.identity != named && !named.is_some_and(is_ours);
-        self.named_at = (!moved).then(Instant::now);
+        self.named_at = (!moved).then(clock_rough);
         moved
     }
 }

@@ -75,7 +75,7 @@ pub fn wake(word: &AtomicU32, all: bool) {
 }
 
 /// A tick of the kernel late, for a quarter of the time.
-pub const SECONDS: ClockId = ClockId::CLOCK_MONOTONIC_COARSE;
+pub const ROUGH: ClockId = ClockId::CLOCK_MONOTONIC_COARSE;
 
 pub fn processor() -> Option<usize> {
     nix::sched::sched_getcpu().ok()

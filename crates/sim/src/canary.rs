@@ -52,7 +52,9 @@ fn ground(case: Option<Case>) -> Ground {
         Some(_) if processes || wal_mode || attached => (false, false, None),
         // Only `sql` damages files at rest and puts old files back.
         Some(Case::NewSession | Case::LaterRecordProves) => (false, true, Some("log")),
-        Some(Case::HomeFitsLog | Case::LogWiped | Case::FlushedStays) => (true, false, Some("log")),
+        // Others find these out, too, but late.
+        Some(Case::LogGivenBack | Case::LogSealed) => (false, true, Some("log")),
+        Some(Case::HomeFitsLog | Case::LogWiped | Case::FlushedStays | Case::ProofKept) => (true, false, Some("log")),
         Some(Case::Poisons | Case::EmptyCommitFlushes | Case::StreamedWhole | Case::JournalHeadLast) => {
             (true, false, Some("log"))
         }

@@ -217,6 +217,7 @@ fn changes(
         };
         if page == PageNo::HEADER {
             let mut image = memory::copy(&new)?;
+            home::clear_mark_bytes(&mut image);
             match (&base, options.bundle.header_page) {
                 (Some(base), HeaderPage::Embed) => {
                     home::embed_counters(&mut image, base);

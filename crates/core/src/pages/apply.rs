@@ -152,8 +152,9 @@ impl RecordApplier<'_, '_> {
         later: Option<&mut DeferredChanges>,
         header: &mut Option<DatabaseHeader>,
     ) -> Result<()> {
-        let mut note = |image: &[u8]| {
+        let mut note = |image: &mut [u8]| {
             if page == PageNo::HEADER {
+                home::clear_mark_bytes(image);
                 *header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
             }
         };
@@ -184,7 +185,7 @@ impl RecordApplier<'_, '_> {
         };
         self.table.room(1)?;
         change.apply(&mut image);
-        note(&image);
+        note(&mut image);
         let place = match &mut self.overflow {
             Some(overflow) => overflow.place(self.table, &old, image)?,
             None => ImageLocation::Memory(Image::from(image)),

@@ -310,8 +310,14 @@ pub fn mark(header: &[u8]) -> Option<HomeMark> {
 pub fn unmark(header: &mut [u8]) {
     if header.get(at::READ_VERSION) == Some(&at::MARK) {
         put(header, at::WRITE_VERSION, &[1, 1]);
-        put(header, at::SESSION, &[0; at::MARK_BYTES]);
+        clear_mark_bytes(header);
     }
+}
+
+/// SQLite reserves the mark's bytes and has zeros there. Images of page 1 have, too: home loses
+/// them with the next mark.
+pub fn clear_mark_bytes(header: &mut [u8]) {
+    put(header, at::SESSION, &[0; at::MARK_BYTES]);
 }
 
 /// Without a page.

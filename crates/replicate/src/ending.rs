@@ -56,9 +56,7 @@ pub fn end_at_signals() -> Result<()> {
             Some(finishes) => {
                 // The work may have ended by itself.
                 let _ = finishes.send(());
-                wait_while_it_moves();
-                let message = "it did not end in time after a signal: its work is given up, and the next start goes on";
-                end_by(LAST, 1, || say(Level::Error, "failed", &[], message));
+                give_up_in_time();
             }
         });
         if started.is_err() {
@@ -74,6 +72,18 @@ pub fn finish_at_signals() -> Receiver<()> {
     let (finishes, told) = channel();
     *FINISHES.lock().unwrap_or_else(PoisonError::into_inner) = Some(finishes);
     told
+}
+
+/// The process must end by itself in time from now on, as after a signal.
+pub fn finish_in_time() {
+    ENDING.store(true, SeqCst);
+    let _started = thread::Builder::new().spawn(give_up_in_time);
+}
+
+fn give_up_in_time() {
+    wait_while_it_moves();
+    let message = "it did not end in time after a signal: its work is given up, and the next start goes on";
+    end_by(LAST, 1, || say(Level::Error, "failed", &[], message));
 }
 
 fn wait_while_it_moves() {

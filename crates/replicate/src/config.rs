@@ -11,6 +11,7 @@ use onewrite_core::environment;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Deserialize;
 use serde_saphyr::{Error, Options, Spanned};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -241,6 +242,7 @@ impl FleetConfig {
         for keys in root.dbs.iter().flatten() {
             databases.push(values.database(&root, keys)?);
         }
+        only_once(&databases).map_err(|e| anyhow!("{}: {e}", file.display()))?;
         ensure!(!databases.is_empty(), "{} names no database: dbs: has path: or dir: of each", file.display());
         let exec = values.parsed(root.exec.as_ref(), |text| {
             let words = shlex::split(text).filter(|words| !words.is_empty());
@@ -269,6 +271,18 @@ fn address(text: &str) -> Result<SocketAddr> {
     let port = text.strip_prefix(':').and_then(|port| Some(SocketAddr::new(all, port.parse().ok()?)));
     let parsed = || text.parse().ok();
     port.or_else(parsed).with_context(|| format!("{text} is no address: write it like 127.0.0.1:9090 or :9090"))
+}
+
+/// Refuses two databases in one store, and two stores of one database.
+fn only_once(databases: &[ConfiguredDatabases]) -> Result<()> {
+    let mut known = BTreeSet::new();
+    for of in databases {
+        let path = of.place.path().display();
+        ensure!(known.insert(path.to_string()), "{path} is there twice: a database has one replica");
+        let url = of.url.split_once('?').map_or(of.url.as_str(), |(base, _)| base).trim_end_matches('/');
+        ensure!(known.insert(url.to_owned()), "{url} is there twice: each database has a store of its own");
+    }
+    Ok(())
 }
 
 fn wrong(file: &Path, error: &Error) -> anyhow::Error {

@@ -15,15 +15,17 @@ use crate::ship::MergeWork;
 use anyhow::Result;
 pub use member::{FleetMember, MemberNews, Stopped, worst};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Threads at most; and those at once for stores of one place.
-const THREADS_MAX: usize = 256;
-const OF_ONE_PLACE: usize = 16;
-/// A thread without work ends after this time.
+const THREADS_MAX: usize = 512;
+const OF_ONE_PLACE: usize = 64;
+/// Threads that wait for work, beside the leader; each ends after a time without any.
+const SPARE_MAX: usize = 3;
 const SPARE: Duration = Duration::from_secs(10);
 /// Databases are looked at together, so that the leader wakes up this often at most.
 const TICK: Duration = Duration::from_millis(100);
@@ -108,8 +110,8 @@ impl FleetQueue {
 }
 
 impl Fleet {
-    /// Begins to ship the databases of a configuration.
-    pub fn begin(config: FleetConfig) -> Result<Fleet> {
+    /// The databases of a configuration.
+    pub fn new(config: FleetConfig) -> Fleet {
         let shared = Arc::new(FleetShared {
             began: Instant::now(),
             queue: Mutex::default(),
@@ -118,14 +120,18 @@ impl Fleet {
             ended: Condvar::new(),
             members: Mutex::default(),
         });
-        let mut fleet = Fleet { shared, config: config.databases, waiting: Vec::new() };
-        for at in 0..fleet.config.len() {
-            fleet.look_for(at)?;
+        Fleet { shared, config: config.databases, waiting: Vec::new() }
+    }
+
+    /// Begins to ship them.
+    pub fn begin(&mut self) -> Result<()> {
+        for at in 0..self.config.len() {
+            self.look_for(at)?;
         }
-        locked(&fleet.shared.queue).threads = 1;
-        let shared = fleet.shared.clone();
+        locked(&self.shared.queue).threads = 1;
+        let shared = self.shared.clone();
         thread::spawn(move || serve(&shared));
-        Ok(fleet)
+        Ok(())
     }
 
     /// Looks for new databases in directories that are watched. Returns the pause until the next
@@ -216,6 +222,10 @@ fn serve(shared: &Arc<FleetShared>) {
     let mut queue = locked(&shared.queue);
     loop {
         while queue.has_leader {
+            if queue.spare >= SPARE_MAX {
+                queue.threads = queue.threads.saturating_sub(1);
+                return;
+            }
             queue.spare += 1;
             let (back, waited) = shared.spare.wait_timeout(queue, SPARE).unwrap_or_else(PoisonError::into_inner);
             queue = back;
@@ -289,20 +299,28 @@ fn lead<'a>(shared: &'a FleetShared, mut queue: MutexGuard<'a, FleetQueue>) -> (
 /// Does the job, and returns when it is due again; `None`: never.
 fn run(shared: &Arc<FleetShared>, job: &FleetJob, ends: bool) -> Option<Instant> {
     if let Some(work) = &job.merge {
-        job.member.merge(work);
+        if catch_unwind(AssertUnwindSafe(|| job.member.merge(work))).is_err() {
+            let _next = job.member.begin_anew(false);
+        }
         return None;
     }
-    let next = job.member.run(ends);
+    let next = run_whole(&job.member, ends);
     if let Some(work) = job.member.merge_due().filter(|_| !ends) {
         locked(&shared.queue).put(Instant::now(), FleetJob { member: job.member.clone(), merge: Some(work) });
     }
     next.map(|next| if job.member.interval < TICK { next } else { shared.tick(next) })
 }
 
+/// A panic ends no database: it begins anew.
+fn run_whole(member: &FleetMember, ends: bool) -> Option<Instant> {
+    let done = catch_unwind(AssertUnwindSafe(|| member.run(ends)));
+    done.unwrap_or_else(|_| member.begin_anew(ends))
+}
+
 fn serve_waiting(shared: &Arc<FleetShared>, member: &Arc<FleetMember>) {
     loop {
         let ends = locked(&shared.queue).ends;
-        match member.run(ends) {
+        match run_whole(member, ends) {
             Some(next) => member.wait(next),
             None => break,
         }

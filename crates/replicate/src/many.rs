@@ -53,11 +53,12 @@ pub fn replicate(config: &Path, args: &Replicate) -> Result<ExitCode> {
             hear_alone()
         }
     };
-    let mut fleet = Fleet::begin(config)?;
+    let mut fleet = Fleet::new(config);
     if let Some(addr) = addr {
         let at = serve_pages(addr, fleet.pages())?;
         say(Level::Info, "metrics", &[("address", at.to_string().into())], &format!("counters at http://{at}/metrics"));
     }
+    fleet.begin()?;
     let mut ending = None;
     while ending.is_none() && !fleet.is_ready() {
         ending = endings.recv_timeout(BEGINS).ok();
@@ -66,8 +67,10 @@ pub fn replicate(config: &Path, args: &Replicate) -> Result<ExitCode> {
         let count = fleet.members().len();
         say(Level::Info, "began", &[("databases", count.into())], &format!("{count} databases have begun"));
         is_ready();
-        if let Some(words) = &exec {
-            application.start(words)?;
+        if let Some(Err(e)) = exec.as_ref().map(|words| application.start(words)) {
+            finish_in_time();
+            fleet.finish();
+            return Err(e);
         }
     }
     let mut next = Instant::now();

@@ -61,6 +61,14 @@ fn a_key_that_is_not_served_is_named_with_its_line_and_the_others() {
 }
 
 #[test]
+fn a_database_and_a_store_are_there_once() {
+    let said = error("dbs:\n- path: /a.db\n  replica: {path: /b}\n- path: /c.db\n  replica: {url: 'file:///b/'}\n");
+    assert!(said.contains("file:///b is there twice"), "{said}");
+    let said = error("dbs:\n- path: /a.db\n  replica: {path: /b}\n- path: /a.db\n  replica: {path: /c}\n");
+    assert!(said.contains("/a.db is there twice"), "{said}");
+}
+
+#[test]
 fn variables_are_expanded_in_values_alone() {
     let home = std::env::var("HOME").unwrap();
     let text = "# $NOT_SET_ANYWHERE\ndbs:\n- path: ~/a.db\n  replica: {path: \"$HOME/b-${HOME}-c\"}\n";

@@ -267,6 +267,18 @@ impl FleetMember {
         }
     }
 
+    /// After a panic, which was printed.
+    pub(super) fn begin_anew(&self, ends: bool) -> Option<Instant> {
+        let _about = about(&self.name);
+        self.failed(&anyhow::anyhow!("a fault of this program stopped it: it begins anew in a minute"), ends);
+        let mut stage = locked(&self.stage);
+        if ends {
+            return self.stop(&mut stage, Stopped::Left);
+        }
+        *stage = Stage::Begins { pause: AGAIN };
+        Some(Instant::now() + AGAIN_MAX)
+    }
+
     fn stop(&self, stage: &mut Stage, why: Stopped) -> Option<Instant> {
         *stage = Stage::Ended;
         locked(&self.news).stopped = Some(why);

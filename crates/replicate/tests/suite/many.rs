@@ -67,8 +67,8 @@ impl Many {
     fn make(&self, name: &str) -> PathBuf {
         let file = self.dir().join(name);
         let db = onewrite_rusqlite::open(&file).unwrap();
-        db.execute_batch(&format!("CREATE TABLE t(n INTEGER PRIMARY KEY, x); INSERT INTO t VALUES (1, '{name}')"))
-            .unwrap();
+        db.execute_batch("CREATE TABLE t(n INTEGER PRIMARY KEY, x)").unwrap();
+        db.execute("INSERT INTO t VALUES (1, ?1)", [name]).unwrap();
         file
     }
 
@@ -143,8 +143,10 @@ fn a_watched_directory_brings_new_databases() {
     fs::create_dir_all(many.dir().join("tenants/x y")).unwrap();
     many.make("tenants/a.db");
     fs::write(many.dir().join("tenants/no.db"), "text").unwrap();
+    let odd = many.make("tenants/ü ?#%41'\"$\n.db");
     let running = many.start(&[]);
     until("the first", || many.restored("file://DIR/all/a.db").is_some());
+    until("the odd one", || many.restored("file://DIR/all/%C3%BC%20%3F%23%2541%27%22%24%0A.db") == Some(rows(&odd)));
     let b = many.make("tenants/x y/b.db");
     until("the second", || many.restored("file://DIR/all/x%20y/b.db").is_some());
     fs::remove_file(&b).unwrap();
@@ -250,12 +252,15 @@ fn a_few_threads_serve_many_databases() {
     );
     fs::create_dir(many.dir().join("t")).unwrap();
     let first = many.make("t/0.db");
+    // The stores of all are in a directory that is not there yet: it is made, if its parent is there.
     (1..100).for_each(|n| _ = fs::copy(&first, many.dir().join(format!("t/{n}.db"))).unwrap());
     let running = many.start(&[]);
     running.told("began", "100 databases");
-    let status = fs::read_to_string(format!("/proc/{}/status", running.child.0.id())).unwrap();
-    let threads: u32 = status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap().trim().parse().unwrap();
-    assert!(threads < 30, "{threads}");
+    let threads = || -> u32 {
+        let status = fs::read_to_string(format!("/proc/{}/status", running.child.0.id())).unwrap();
+        status.lines().find_map(|line| line.strip_prefix("Threads:")).unwrap().trim().parse().unwrap()
+    };
+    until("few threads", || threads() < 20);
     let output = many.run(&["replicas", "--json"]);
     // The address has port 0, so the stores are listed.
     let all: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {}", said(&output)));

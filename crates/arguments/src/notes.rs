@@ -70,12 +70,18 @@ fn status(command: &str) -> NoteEntries {
             ("1", "onewrite is not in effect, or an error: the reason is printed."),
             USAGE,
         ],
+        "replicas" => vec![
+            ("0", "No database has an error."),
+            ("1", "A database has an error, or the configuration is wrong."),
+            USAGE,
+            STOPPED,
+        ],
         "verify" => vec![
             ("0", "All pages are the same."),
             ("1", "Pages differ, or there was an error."),
             ("2", "The store did not catch up in time, or the arguments are wrong."),
         ],
-        "backup" | "restore" | "rejoin" => vec![DONE, FAILED, USAGE, STOPPED],
+        "ltx" | "backup" | "restore" | "rejoin" => vec![DONE, FAILED, USAGE, STOPPED],
         "shell" => vec![
             ("1", "The program sqlite3, the extension or the database cannot be used."),
             USAGE,
@@ -120,6 +126,7 @@ fn files(command: &str) -> NoteEntries {
             ("~/.config/fish/completions/onewrite.fish", "The place of the script for fish."),
             ("_onewrite", "The name of the script for zsh, in a directory of fpath."),
         ],
+        "ltx" | "replicas" => vec![("CONFIG", "The configuration.")],
         "man" => vec![("DIR/onewrite-COMMAND.1", "A page that --dir writes.")],
         "restore" => {
             vec![("DEST", "The database."), (".onewrite-restore-*", "The database beside DEST, until it is whole.")]
@@ -152,7 +159,7 @@ fn environment(command: &str) -> NoteEntries {
             ("PATH", "The directories in which sqlite3 is looked for."),
             LOG_TO,
         ],
-        "replicate" | "restore" | "follow" | "promote" | "rejoin" | "verify" => {
+        "ltx" | "replicas" | "replicate" | "restore" | "follow" | "promote" | "rejoin" | "verify" => {
             vec![KEYS, PROFILE, REGION, ENDPOINT, AUTHORITIES, LOG_TO]
         }
         _ => vec![LOG_TO],
@@ -169,11 +176,13 @@ fn see_also(command: &str) -> &'static [&'static str] {
         "dump" => &["backup", "shell"],
         "follow" => &["replicate", "promote", "restore"],
         "inspect" => &["check", "status"],
+        "ltx" => &["replicas", "restore"],
         "man" => &["completions"],
         "promote" => &["replicate", "rejoin", "follow"],
         "recover" => &["check", "inspect"],
         "rejoin" => &["promote", "follow"],
-        "replicate" => &["restore", "follow", "verify", "promote", "unsync"],
+        "replicas" => &["replicate", "ltx", "verify"],
+        "replicate" => &["restore", "follow", "verify", "promote", "unsync", "replicas"],
         "research" => &["check", "recover"],
         "restore" => &["replicate", "verify"],
         "shell" => &["dump", "status"],

@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -34,8 +34,10 @@ pub struct StoreProgram {
 pub enum StoreCommand {
     Completions(CompletionArgs),
     Follow(Follow),
+    Ltx(Ltx),
     Promote(Promote),
     Rejoin(Rejoin),
+    Replicas(Replicas),
     Replicate(Replicate),
     Restore(Restore),
     Unsync(Unsync),
@@ -68,10 +70,16 @@ impl StoreCommand {
             StoreCommand::Follow(a) => ("follow", "URL FILE", a.file.as_os_str(), &a.url, false),
             StoreCommand::Promote(a) => ("promote", "FILE URL", a.place.file.as_os_str(), &a.place.url, true),
             StoreCommand::Rejoin(a) => ("rejoin", "FILE URL", a.place.file.as_os_str(), &a.place.url, true),
-            StoreCommand::Replicate(a) => ("replicate", "FILE URL", a.file.as_os_str(), &a.url, true),
+            StoreCommand::Replicate(Replicate { file: Some(file), url: Some(url), .. }) => {
+                ("replicate", "FILE URL", file.as_os_str(), url, true)
+            }
             StoreCommand::Restore(a) => ("restore", "URL DEST", a.dest.as_os_str(), &a.url, false),
             StoreCommand::Verify(a) => ("verify", "FILE URL", a.place.file.as_os_str(), &a.place.url, true),
-            StoreCommand::Completions(_) | StoreCommand::Unsync(_) => return Ok(()),
+            StoreCommand::Completions(_)
+            | StoreCommand::Ltx(_)
+            | StoreCommand::Replicas(_)
+            | StoreCommand::Replicate(_)
+            | StoreCommand::Unsync(_) => return Ok(()),
         };
         let url = OsStr::new(url);
         if !order::is_url(file) || order::is_url(url) {
@@ -104,16 +112,31 @@ impl StoreCommand {
 /// The keys of a bucket come from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. Without these they
 /// are those of a profile (AWS_PROFILE, ~/.aws), of a web identity, of a container or of a machine.
 /// Other servers: ?endpoint=https://host:port.
+///
+/// With --config it ships all databases of a file with Litestream's keys, in one process, and can
+/// run an application that ends with it.
+///
+///     onewrite replicate --config /etc/onewrite.yml
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Replicate {
     /// The database
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+    #[arg(value_name = "FILE", required_unless_present = "config", requires = "url")]
+    pub file: Option<PathBuf>,
     /// The store: a directory as file:///path, made if its parent is there, or s3://bucket/path;
     /// for this database alone
     #[arg(value_name = "URL")]
-    pub url: String,
+    pub url: Option<String>,
+    /// Ship the databases of this file, a YAML file as Litestream's
+    #[arg(long, value_name = "CONFIG", conflicts_with_all = ["file", "url", "interval", "snapshot_interval", "levels",
+        "keep_batches", "retention", "no_compaction", "once", "restore_if_db_not_exists", "sync", "ship_timeout", "metrics"])]
+    pub config: Option<PathBuf>,
+    /// With --config: in its values a $ is a plain character, and names no variable
+    #[arg(long, requires = "config")]
+    pub no_expand_env: bool,
+    /// With --config: run this command, pass signals on to it, and end with its status
+    #[arg(long, value_name = "COMMAND", requires = "config")]
+    pub exec: Option<String>,
     /// Time between two looks at the database
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]
     pub interval: Duration,
@@ -147,6 +170,56 @@ pub struct Replicate {
     /// How it tells of its work.
     #[command(flatten)]
     pub news: ProgressNews,
+}
+
+impl Replicate {
+    /// The database and its store; empty with --config.
+    pub fn place(&self) -> (&Path, &str) {
+        (self.file.as_deref().unwrap_or(Path::new("")), self.url.as_deref().unwrap_or_default())
+    }
+}
+
+/// Show the databases of a configuration and their stores
+///
+/// Prints for each database its store, the newest transaction there, the lag, and the last error.
+/// The lag and the error are those that `onewrite replicate --config CONFIG` tells at the
+/// configuration's addr. If that does not answer, the stores are listed. The status is 1 if a
+/// database has an error.
+///
+///     onewrite replicas --config /etc/onewrite.yml
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Replicas {
+    /// The configuration
+    #[arg(long, value_name = "CONFIG")]
+    pub config: PathBuf,
+    /// In its values a $ is a plain character, and names no variable
+    #[arg(long)]
+    pub no_expand_env: bool,
+}
+
+/// List the files of a store
+///
+/// Prints a line for each LTX file: its level, first and last transaction, bytes and time, batches
+/// first.
+///
+///     onewrite ltx file:///backup/app
+///     onewrite ltx --config /etc/onewrite.yml /var/lib/app/app.db
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Ltx {
+    /// The store; with --config a database of it
+    #[arg(value_name = "URL")]
+    pub place: String,
+    /// The configuration that names the store
+    #[arg(long, value_name = "CONFIG")]
+    pub config: Option<PathBuf>,
+    /// In its values a $ is a plain character, and names no variable
+    #[arg(long, requires = "config")]
+    pub no_expand_env: bool,
+    /// The files of this level alone: 0 batches, 1 to 8 merged files, 9 snapshots
+    #[arg(long, value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=9))]
+    pub level: Option<u8>,
 }
 
 /// Make a database the one that is shipped to a store

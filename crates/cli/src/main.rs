@@ -51,12 +51,16 @@ enum Command {
     /// Keep a replica of a database up to date from a store
     Follow(replicate::Args),
     Inspect(inspect::Args),
+    /// List the files of a store
+    Ltx(replicate::Args),
     Man(man::Args),
     /// Make a database the one that is shipped to a store
     Promote(replicate::Args),
     Recover(recover::Args),
     /// Give way to the database that was promoted
     Rejoin(replicate::Args),
+    /// Show the databases of a configuration and their stores
+    Replicas(replicate::Args),
     /// Ship a database to a store, and go on shipping what changes
     Replicate(replicate::Args),
     Research(research::Args),
@@ -111,6 +115,8 @@ fn main() -> ExitCode {
         Command::Promote(args) => replicate::run("promote", &args),
         Command::Recover(args) => recover::run(&args),
         Command::Rejoin(args) => replicate::run("rejoin", &args),
+        Command::Ltx(args) => replicate::run("ltx", &args),
+        Command::Replicas(args) => replicate::run("replicas", &args),
         Command::Replicate(args) => replicate::run("replicate", &args),
         Command::Research(args) => research::run(&args),
         Command::Restore(args) => replicate::run("restore", &args),

@@ -1,5 +1,5 @@
-//! `onewrite replicate`, `restore`, `follow`, `promote`, `rejoin`, `unsync` and `verify`: the
-//! program `onewrite-replicate`. It has the dependencies that only shipping needs.
+//! `onewrite replicate`, `restore`, `follow`, `promote`, `rejoin`, `unsync`, `verify`, `replicas`
+//! and `ltx`: the program `onewrite-replicate`. It has the dependencies that only shipping needs.
 
 use anyhow::{Result, anyhow};
 use std::ffi::OsString;

@@ -4,6 +4,8 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod completions;
+mod inside;
+mod many;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{CommandFactory, Parser};
@@ -14,24 +16,25 @@ use onewrite_arguments::replicate::{
 };
 use onewrite_core::environment;
 use onewrite_core::text::Printable;
+use onewrite_replicate::begin::{Beginning, begin_database, check_mode, tell_shipped};
 use onewrite_replicate::compact::Levels;
+use onewrite_replicate::config::STAYS_BELOW;
 use onewrite_replicate::ending::{end_at_signals, finish_at_signals};
-use onewrite_replicate::fence::{self, Fenced, Node};
+use onewrite_replicate::fence::Fenced;
 use onewrite_replicate::follow::{Applied, Follower, ReplicaEnded};
 use onewrite_replicate::local::is_there;
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::{Empty, Target};
 use onewrite_replicate::promote::{Rejoined, Was, promote, rejoin, unsync};
 use onewrite_replicate::report::{self, COUNTERS, Level, say, seconds, status_line, tell, took};
-use onewrite_replicate::restore::{PRIVATE, RestoreOptions, Restored, check_dest, planned, restore};
+use onewrite_replicate::restore::{RestoreOptions, check_dest, planned, restore};
 use onewrite_replicate::secrets::{hide_user, scrubbed};
-use onewrite_replicate::ship::{Settings, Shipped, Shipper, Taken};
-use onewrite_replicate::source::{Signed, Source, is_signed, sign_before};
+use onewrite_replicate::ship::{Merges, Settings, Shipped, Shipper, Taken};
+use onewrite_replicate::source::Source;
 use onewrite_replicate::store::{self, Away, Store};
 use onewrite_replicate::times;
 use onewrite_replicate::verify::{Verdict, verify};
 use sd_notify::NotifyState;
-use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -46,8 +49,6 @@ const RETRY: Duration = Duration::from_millis(200);
 const LOOK: Duration = Duration::from_millis(100);
 /// Pause before a store that was away at the start is tried again.
 const AT_START: Duration = Duration::from_secs(1);
-/// With a shorter interval the shipper stays among the database's processes during commits.
-const STAYS_BELOW: Duration = Duration::from_millis(100);
 
 fn main() -> ExitCode {
     if let Err(e) = environment::enter_program() {
@@ -65,9 +66,14 @@ fn main() -> ExitCode {
     let result = match cli.command {
         StoreCommand::Completions(args) => completions(args.shell, StoreProgram::command()),
         StoreCommand::Follow(args) => run_follow(&args),
+        StoreCommand::Ltx(args) => inside::ltx(&args),
         StoreCommand::Promote(args) => run_promote(&args),
         StoreCommand::Rejoin(args) => run_rejoin(&args),
-        StoreCommand::Replicate(args) => replicate(&args),
+        StoreCommand::Replicate(args) => match &args.config {
+            Some(config) => many::replicate(config, &args),
+            None => replicate(&args),
+        },
+        StoreCommand::Replicas(args) => inside::replicas(&args),
         StoreCommand::Restore(args) => run_restore(&args),
         StoreCommand::Unsync(args) => run_unsync(&args),
         StoreCommand::Verify(args) => run_verify(&args),
@@ -105,79 +111,38 @@ fn settings(args: &Replicate) -> Result<Settings> {
     ensure!(args.levels.is_sorted(), "--levels: each level merges files of the one before, its time cannot be shorter");
     let levels = Levels { intervals: args.levels.clone(), keep_batches: args.keep_batches, retention: args.retention };
     let levels = (!args.no_compaction).then_some(levels);
-    ensure!(
-        args.sync || !is_signed(&args.file)?,
-        "commits to {} wait for a store: add --sync. Where they are to wait no more, stop what uses the database, and `onewrite \
-         unsync {0}` first",
-        args.file.display()
-    );
+    check_mode(args.place().0, args.sync)?;
     let sync = args.sync.then_some(args.ship_timeout);
     let stays = args.interval <= STAYS_BELOW;
-    Ok(Settings { snapshot_interval: args.snapshot_interval, levels, sync, background: !args.once, stays })
-}
-
-fn tell_shipped(shipped: &Shipped, verbose: bool) {
-    if verbose || shipped.name.min == 1 {
-        let name = shipped.name;
-        let fields = [
-            ("level_of_file", name.level.into()),
-            ("txid", format!("{:016x}", name.max).into()),
-            ("pages", shipped.pages.into()),
-            ("bytes", shipped.bytes.into()),
-        ];
-        say(Level::Info, "shipped", &fields, &shipped.to_string());
-    }
+    let merges = if args.once { Merges::InStep } else { Merges::OnThread };
+    Ok(Settings { snapshot_interval: args.snapshot_interval, levels, sync, merges, stays })
 }
 
 /// Restores the database that is not there, makes it, or waits for it.
-fn begin_database(args: &Replicate) -> Result<()> {
-    let Replicate { file, url, .. } = args;
-    let path = file.display();
-    if args.restore_if_db_not_exists {
-        let restored = patiently(|| restore_own(args), |e| !args.once && e.is::<Away>(), "not_shipped")?;
-        if let Some(Restored { txid, .. }) = restored {
-            let fields = [("txid", format!("{txid:016x}").into())];
-            say(Level::Info, "restored", &fields, &format!("{path} has the state of transaction {txid:016x} of {url}"));
-            return Ok(());
-        }
+fn wait_for_database(args: &Replicate) -> Result<()> {
+    let (file, url) = args.place();
+    let of = Beginning { file, url, keys: None, sync: args.sync, restores: args.restore_if_db_not_exists };
+    if args.once && !of.restores {
+        bail!("there is no database {}", file.display());
     }
-    ensure!(!args.once, "there is no database {path}");
-    if args.sync {
-        // Commits wait from the first one on, so the application must find a database.
-        File::create_new(file).with_context(|| format!("cannot make the database {path}"))?;
-        say(Level::Info, "made", &[], &format!("{path} was not there, and is an empty database now"));
+    // With --once there is no --sync, so it is restored or not there.
+    let is_there_now = patiently(|| begin_database(&of), |e| !args.once && e.is::<Away>(), "not_shipped")?;
+    if is_there_now {
         return Ok(());
     }
-    say(Level::Info, "waiting", &[], &format!("there is no database {path} yet: it is waited for"));
+    ensure!(!args.once, "there is no database {}", file.display());
+    say(Level::Info, "waiting", &[], &format!("there is no database {} yet: it is waited for", file.display()));
     while !is_there(file)? {
         thread::sleep(args.interval.min(AT_START));
     }
     Ok(())
 }
 
-/// Restores the database from its own store; `None`: that is empty.
-fn restore_own(args: &Replicate) -> Result<Option<Restored>> {
-    let Replicate { file, url, .. } = args;
-    let store = &*store::open(url)?;
-    let owner = fence::owner(store)?;
-    let waits = owner.as_ref().is_some_and(|owner| owner.sync);
-    ensure!(!waits || args.sync, "commits to {} wait for {url}: add --sync", file.display());
-    fence::check_is_free(owner.as_ref(), &Node::of(file)?)?;
-    if waits {
-        sign_before(file, Signed::Waits, owner.and_then(|owner| owner.mode()).unwrap_or(PRIVATE))?;
-    }
-    match restore(store, file, Target::Newest, RestoreOptions::default()) {
-        Ok(restored) => Ok(Some(restored)),
-        Err(e) if e.is::<Empty>() => Ok(None),
-        Err(e) => Err(e).with_context(|| format!("cannot restore {url}")),
-    }
-}
-
 fn replicate(args: &Replicate) -> Result<ExitCode> {
-    let Replicate { file, url, interval, .. } = args;
+    let ((file, url), interval) = (args.place(), &args.interval);
     end_at_signals()?;
     if !is_there(file)? {
-        begin_database(args)?;
+        wait_for_database(args)?;
     }
     let settings = settings(args)?;
     let store = store::open(url)?;
@@ -214,7 +179,7 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
     let mut next = Instant::now();
     let mut last = false;
     loop {
-        match if last { shipper.last_step(&mut tell) } else { shipper.step(&mut tell) } {
+        match if last { shipper.last_step(&mut tell) } else { shipper.step_unless_at_rest(&mut tell) } {
             Ok(()) => {
                 if trouble.take().is_some() {
                     say(Level::Info, "goes_on", &[], "shipping goes on");
@@ -287,7 +252,7 @@ fn replicate_sync(
     tell: &mut dyn FnMut(&Shipped),
     stopped: &mpsc::Receiver<()>,
 ) -> Result<ExitCode> {
-    let Replicate { file, url, .. } = args;
+    let (file, url) = args.place();
     let mut began = false;
     if !shipper.makes_wait() {
         let message = format!("{url} gets every page of {} first: commits do not wait for it yet", file.display());

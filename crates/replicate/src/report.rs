@@ -1,20 +1,63 @@
 //! Messages: lines for people or, with `--json`, for programs, a status line on a terminal, and
 //! counters.
 //!
-//! All of it is global: a process ships or follows one database.
+//! All of it is global: a process ships or follows one database. One that ships many says which one
+//! a line is [`about`], and has the state of each elsewhere.
 
 use crate::ending::moved;
 use crate::secrets::scrubbed;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use onewrite_core::text::{printable, printable_json};
 use serde_json::{Map, Value};
+use std::cell::RefCell;
 use std::io::{self, Write};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 static JSON: AtomicBool = AtomicBool::new(false);
 static BARS: OnceLock<MultiProgress> = OnceLock::new();
+/// Lines of a lesser level are not printed; see [`Level`].
+static VERBOSE: AtomicBool = AtomicBool::new(false);
+static LEAST: AtomicU8 = AtomicU8::new(0);
+
+thread_local! {
+    static ABOUT: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+}
+
+/// Lines of this thread are about one database until this is dropped.
+pub struct About(Option<Arc<str>>);
+
+/// Makes the lines of this thread name a database.
+pub fn about(database: &Arc<str>) -> About {
+    About(ABOUT.replace(Some(database.clone())))
+}
+
+impl Drop for About {
+    fn drop(&mut self) {
+        ABOUT.set(self.0.take());
+    }
+}
+
+/// Hides bars: they would be of many databases.
+pub fn hide_bars() {
+    bars().set_draw_target(ProgressDrawTarget::hidden());
+}
+
+/// Makes lines tell of each batch.
+pub fn speak_of_batches() {
+    VERBOSE.store(true, Relaxed);
+}
+
+/// Whether lines tell of each batch.
+pub fn is_verbose() -> bool {
+    VERBOSE.load(Relaxed)
+}
+
+/// Prints lines of this level and above alone.
+pub fn speak_from(level: Level) {
+    LEAST.store(level as u8, Relaxed);
+}
 
 /// Makes lines JSON from now on, and hides bars.
 pub fn speak_json() {
@@ -46,10 +89,18 @@ pub enum Level {
 /// Prints a line to stderr. `event` is a stable name with `fields` for programs; `message` is for
 /// people.
 pub fn say(level: Level, event: &str, fields: &[(&str, Value)], message: &str) {
-    let line = if is_json() {
-        json_line(level, event, fields, &scrubbed(message), SystemTime::now())
-    } else {
-        format!("onewrite: {message}")
+    if (level as u8) < LEAST.load(Relaxed) {
+        return;
+    }
+    let about = ABOUT.with_borrow(Clone::clone);
+    let line = match (is_json(), about) {
+        (true, Some(db)) => {
+            let fields = [&[("db", Value::from(&*db))], fields].concat();
+            json_line(level, event, &fields, &scrubbed(message), SystemTime::now())
+        }
+        (true, None) => json_line(level, event, fields, &scrubbed(message), SystemTime::now()),
+        (false, Some(db)) => format!("onewrite: {db}: {message}"),
+        (false, None) => format!("onewrite: {message}"),
     };
     tell(&line);
 }
@@ -154,6 +205,8 @@ type Waiting = Box<dyn Fn() -> Option<u64> + Send>;
 /// Counters since the process began.
 pub struct Counters {
     requests: [AtomicU64; KINDS.len()],
+    /// Those to buckets.
+    buckets: [AtomicU64; KINDS.len()],
     retries: AtomicU64,
     slow: AtomicU64,
     errors: AtomicU64,
@@ -184,6 +237,7 @@ impl Counters {
     const fn new() -> Counters {
         Counters {
             requests: [const { AtomicU64::new(0) }; KINDS.len()],
+            buckets: [const { AtomicU64::new(0) }; KINDS.len()],
             retries: AtomicU64::new(0),
             slow: AtomicU64::new(0),
             errors: AtomicU64::new(0),
@@ -203,11 +257,12 @@ impl Counters {
     /// Counts a request.
     pub fn request(&self, kind: Request) {
         moved();
-        for ((of, _), count) in KINDS.iter().zip(&self.requests) {
-            if *of == kind {
-                count.fetch_add(1, Relaxed);
-            }
-        }
+        count(&self.requests, kind);
+    }
+
+    /// Counts a request to a bucket, which is counted as a request besides.
+    pub fn bucket(&self, kind: Request) {
+        count(&self.buckets, kind);
     }
 
     /// Counts a request that is sent again.
@@ -321,14 +376,26 @@ impl Counters {
         (fields, message)
     }
 
+    /// Requests to buckets, with the methods and labels of Litestream's counters.
+    pub fn bucket_requests(&self) -> Vec<(String, String)> {
+        let operations =
+            [(Request::Get, "GET"), (Request::List, "LIST"), (Request::Put, "PUT"), (Request::Delete, "DELETE")];
+        let of =
+            |kind| KINDS.iter().zip(&self.buckets).find(|((of, _), _)| *of == kind).map_or(0, |(_, n)| n.load(Relaxed));
+        let line = |(kind, name)| (format!("{{operation=\"{name}\",replica_type=\"s3\"}}"), of(kind).to_string());
+        operations.map(line).to_vec()
+    }
+
     /// All counters in the text format of Prometheus.
     pub fn text(&self) -> String {
+        self.text_of_all() + &self.text_of_one()
+    }
+
+    /// The counters of a process with any number of databases.
+    pub fn text_of_all(&self) -> String {
         let mut text = String::new();
         let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, String)]| {
-            text += &format!("# HELP onewrite_{name} {help}\n# TYPE onewrite_{name} {kind}\n");
-            for (labels, value) in values {
-                text += &format!("onewrite_{name}{labels} {value}\n");
-            }
+            text += &metric_text(&format!("onewrite_{name}"), kind, help, values);
         };
         let one = |value: &AtomicU64| vec![(String::new(), value.load(Relaxed).to_string())];
         let levels = |values: &[AtomicU64]| -> Vec<_> {
@@ -361,7 +428,16 @@ impl Counters {
             "Looks at the database or the store that ended with an error.",
             &one(&self.errors),
         );
-        metric("txid", "gauge", "Transaction that both sides have.", &one(&self.txid));
+        text
+    }
+
+    fn text_of_one(&self) -> String {
+        let mut text = String::new();
+        let mut metric = |name: &str, kind: &str, help: &str, values: &[(String, String)]| {
+            text += &metric_text(&format!("onewrite_{name}"), kind, help, values);
+        };
+        let txid = vec![(String::new(), self.txid.load(Relaxed).to_string())];
+        metric("txid", "gauge", "Transaction that both sides have.", &txid);
         let lacking = vec![(String::new(), self.lacking().to_string())];
         metric("commits_behind", "gauge", "Commits seen that are not in the store yet.", &lacking);
         let lag = self.lag().map_or_else(|| "NaN".to_owned(), |lag| format!("{:.3}", lag.as_secs_f64()));
@@ -373,6 +449,20 @@ impl Counters {
         );
         text
     }
+}
+
+fn count(counts: &[AtomicU64; KINDS.len()], kind: Request) {
+    for ((of, _), count) in KINDS.iter().zip(counts) {
+        if *of == kind {
+            count.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+/// A metric in the text format of Prometheus: its values have labels.
+pub fn metric_text(name: &str, kind: &str, help: &str, values: &[(String, String)]) -> String {
+    let lines = values.iter().map(|(labels, value)| format!("{name}{labels} {value}\n"));
+    format!("# HELP {name} {help}\n# TYPE {name} {kind}\n") + &lines.collect::<String>()
 }
 
 #[cfg(test)]

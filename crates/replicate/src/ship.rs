@@ -21,12 +21,13 @@ use crate::plan::{self, Target, look_at, plan};
 use crate::promote::check_ended;
 use crate::report::{COUNTERS, Level, now_ms, say};
 use crate::rules::{Rule, keeps};
-use crate::source::{KeptConnection, LogPosition, Mark, Session, Source, StateDiff, is_signed};
+use crate::source::{KeptConnection, LogPosition, Mark, RestMark, Session, Source, StateDiff, is_signed};
 use crate::state::{HashedState, PageHash, byte_bar, hash, index, page_bar};
 use crate::store::{BATCHES, Entry, Name, SNAPSHOTS, Store};
 use crate::times::millis;
 use anyhow::{Context, Result, bail, ensure};
 use background::Background;
+pub use background::MergeWork;
 use beside::Beside;
 use indicatif::{HumanBytes, HumanCount, ProgressBar};
 use std::collections::BTreeSet;
@@ -55,6 +56,8 @@ const READS: u32 = 2;
 /// Longest time that the shipper stays among the database's processes.
 const STAYS_MAX: Duration = Duration::from_secs(1);
 
+/// A database whose files lie there as before is opened this often.
+const REST_MAX: Duration = Duration::from_secs(60);
 /// All pages are compared this often: a write past SQLite's locks is in no log.
 const COMPARE_EVERY: Duration = Duration::from_secs(600);
 
@@ -67,10 +70,21 @@ pub struct Settings {
     pub levels: Option<Levels>,
     /// How long commits wait for the store at most; `None`: they do not wait.
     pub sync: Option<Duration>,
-    /// A thread of its own merges and removes, so no batch waits; else each step ends with that.
-    pub background: bool,
+    /// Where files are merged and removed.
+    pub merges: Merges,
     /// Stays among the database's processes between two looks, while each look finds commits.
     pub stays: bool,
+}
+
+/// Where files are merged and removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merges {
+    /// At the end of each step.
+    InStep,
+    /// On a thread of the shipper's, so that no batch waits.
+    OnThread,
+    /// By the caller, on any thread: [`Shipper::merge_work`].
+    ByCaller,
 }
 
 /// Ships one database into one store.
@@ -90,6 +104,8 @@ pub struct Shipper {
     seen: Option<Mark>,
     /// The newest state that was shipped, kept after an error.
     shipped: Option<Mark>,
+    /// The database's files when it was last opened and found unchanged, and when that was.
+    rest: Option<(RestMark, Instant)>,
     /// The connection by which the shipper stays among the database's processes.
     kept: KeptConnection,
     stays_since: Option<Instant>,
@@ -251,6 +267,7 @@ impl Shipper {
             at: None,
             seen: None,
             shipped: None,
+            rest: None,
             kept: KeptConnection::default(),
             stays_since: None,
             session: None,
@@ -273,6 +290,41 @@ impl Shipper {
     /// With `--sync`: whether a commit waits for the store. Waits for one, `nap` at most.
     pub fn wait(&self, nap: Duration) -> Result<bool> {
         self.session.as_ref().map_or(Ok(false), |session| Ok(session.wait(1, nap)? > 0))
+    }
+
+    /// The store's newest transaction, as far as known.
+    pub fn txid(&self) -> Option<u64> {
+        self.at.as_ref().map(|at| at.txid)
+    }
+
+    /// What is to be merged and removed, where the caller does that.
+    pub fn merge_work(&self) -> Option<MergeWork> {
+        self.background.as_ref()?.work()
+    }
+
+    /// Whether a step would find no change, by the database's files alone: it is not opened.
+    pub fn is_at_rest(&self) -> bool {
+        let is_still = |(mark, since): &(RestMark, Instant)| {
+            since.elapsed() < REST_MAX && RestMark::of(&self.file).is_some_and(|now| now == *mark)
+        };
+        let has_told = self.background.as_ref().is_some_and(Background::has_told);
+        self.at.is_some()
+            && !has_told
+            && self.beside.is_none()
+            && self.settings.sync.is_none()
+            && self.rest.as_ref().is_some_and(is_still)
+    }
+
+    /// As [`step`](Shipper::step), unless the database [is at rest](Shipper::is_at_rest).
+    pub fn step_unless_at_rest(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
+        let before_ms = now_ms();
+        match self.txid().filter(|_| self.is_at_rest()) {
+            Some(txid) => {
+                COUNTERS.same(txid, 0, before_ms);
+                Ok(())
+            }
+            None => self.step(said),
+        }
     }
 
     /// Ships the changes since the last step; calls `said` for each file.
@@ -490,7 +542,7 @@ impl Shipper {
     /// the database after a crash, or as its last user.
     pub fn last_step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
         self.settings.stays = false;
-        self.ends = self.settings.background;
+        self.ends = self.settings.merges != Merges::InStep;
         if let Some(beside) = self.beside.take() {
             beside.give_up();
         }
@@ -579,6 +631,9 @@ impl Shipper {
     }
 
     fn ship_and_stay(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<bool> {
+        // First: a change of meanwhile is looked at again.
+        let rest = RestMark::of(&self.file);
+        self.rest = None;
         // No request while the snapshot is held: a writer may wait for log space that it holds.
         let Some((source, mark)) = Source::pin_by(&self.file, &self.kept)? else {
             if at.txid > 0 {
@@ -587,6 +642,7 @@ impl Shipper {
             return Ok(false);
         };
         if self.seen.as_ref() == Some(&mark) {
+            self.rest = rest.map(|rest| (rest, Instant::now()));
             return Ok(false);
         }
         self.start_background(at);
@@ -597,7 +653,7 @@ impl Shipper {
     }
 
     fn start_background(&mut self, at: &mut At) {
-        if self.settings.background && self.background.is_none() && self.settings.levels.is_some() {
+        if self.settings.merges != Merges::InStep && self.background.is_none() && self.settings.levels.is_some() {
             self.background = Some(Background::start(self, at));
             // The background thread has the others.
             at.files.retain(|entry| entry.name.min == 1);

@@ -2,7 +2,7 @@
 //! not wait, opening recovers after a crash, and changes by stock SQLite are seen.
 
 use crate::ending::moved;
-use crate::local::{Passing, directory, sync};
+use crate::local::{Passing, beside, directory, sync};
 use crate::ltx::lock_page;
 use crate::report::COUNTERS;
 use crate::state::{PageHash, hash, index};
@@ -16,14 +16,14 @@ use onewrite_rusqlite::{last_error, open_with_flags, read_file_at};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::ffi::code_to_str;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
-use std::fs::Permissions;
-use std::io::Write;
+use std::fs::{Metadata, Permissions};
+use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Longest wait for writers, and for a process that has the database to itself.
 const BUSY: Duration = Duration::from_secs(5);
@@ -183,8 +183,42 @@ impl Mark {
 impl FileMark {
     fn of(file: &Path) -> Result<FileMark> {
         let data = std::fs::metadata(file).map_err(|e| anyhow!("cannot look at {}: {e}", file.display()))?;
+        Ok(FileMark::of_data(&data))
+    }
+
+    fn of_data(data: &Metadata) -> FileMark {
         let changed = (data.ctime(), data.ctime_nsec());
-        Ok(FileMark { identity: (data.dev(), data.ino()), changed, bytes: data.len() })
+        FileMark { identity: (data.dev(), data.ino()), changed, bytes: data.len() }
+    }
+}
+
+/// Files of a database as they lie there. Each write of a process changes one of their times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestMark([Option<FileMark>; 4]);
+
+/// A file whose time is younger may be written again within that time's tick.
+const SETTLED: Duration = Duration::from_secs(2);
+
+impl RestMark {
+    /// `None`: a file was written a moment ago, by this clock, or cannot be looked at.
+    pub fn of(file: &Path) -> Option<RestMark> {
+        let settled = SystemTime::now().checked_sub(SETTLED)?.duration_since(UNIX_EPOCH).ok()?;
+        let settled = (i64::try_from(settled.as_secs()).ok()?, i64::from(settled.subsec_nanos()));
+        let mut marks = [None; 4];
+        for (mark, suffix) in marks.iter_mut().zip(["", "-onewrite", "-journal", "-wal"]) {
+            let data = match std::fs::symlink_metadata(beside(file, suffix)) {
+                Ok(data) => data,
+                Err(e) if e.kind() == ErrorKind::NotFound && !suffix.is_empty() => continue,
+                Err(_) => return None,
+            };
+            let now = FileMark::of_data(&data);
+            // Under another name the database has another log.
+            if !data.is_file() || data.nlink() > 1 || now.changed > settled {
+                return None;
+            }
+            *mark = Some(now);
+        }
+        Some(RestMark(marks))
     }
 }
 

@@ -5,7 +5,7 @@
 //! `ONEWRITE_SIM_SEED=<seed>` repeats one run, `ONEWRITE_SIM_RUNS` sets the number of runs,
 //! `ONEWRITE_MODEL_TRACE=1` prints the events.
 
-use super::{Levels, Settings, Shipped, Shipper, Taken};
+use super::{Levels, Merges, Settings, Shipped, Shipper, Taken};
 use crate::fence::{Fenced, Node, Owner};
 use crate::follow::{self, Follower};
 use crate::local::beside;
@@ -390,7 +390,7 @@ fn settings(is_hasty: bool) -> Settings {
     let (keep_batches, retention, snapshot_interval) = (time(), time(), time());
     let levels = Levels { intervals: vec![zero; 1 + random(2) as usize], keep_batches, retention };
     let levels = Some(levels).filter(|_| is_hasty || random(6) > 0);
-    Settings { snapshot_interval, levels, sync: None, background: false, stays: snapshot_interval.is_zero() }
+    Settings { snapshot_interval, levels, sync: None, merges: Merges::InStep, stays: snapshot_interval.is_zero() }
 }
 
 /// Three machines: the others are promoted over the first, and over each other.

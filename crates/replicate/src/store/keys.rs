@@ -1,6 +1,7 @@
 //! The keys of a bucket, from where the tools of AWS take them: the environment, a profile, a web
 //! identity, the role of a container or of the machine. Keys that expire are renewed.
 
+use super::StoreKeys;
 use crate::report::{COUNTERS, Level, say};
 use crate::secrets::hide;
 use anyhow::{Error, Result, bail, ensure};
@@ -9,6 +10,7 @@ use onewrite_core::environment;
 use reqsign_aws_core::{
     AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider, EnvCredentialProvider,
     IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider, SSOCredentialProvider,
+    StaticCredentialProvider,
 };
 use reqsign_core::time::Timestamp;
 use reqsign_core::{
@@ -20,7 +22,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -190,8 +192,27 @@ fn keys_of(credential: &Credential) -> Arc<Credentials> {
 }
 
 impl BucketKeys {
+    /// The `given` keys, or those that this process has found for the region, or else finds for the
+    /// store at `url`.
+    pub(super) fn of(url: &str, region: &str, given: Option<&StoreKeys>) -> Result<Arc<BucketKeys>> {
+        static FOUND: Mutex<Vec<(String, Weak<BucketKeys>)>> = Mutex::new(Vec::new());
+        if let Some(StoreKeys { id, secret }) = given {
+            let sources = vec![source("the configuration", StaticCredentialProvider::new(id, secret))];
+            return BucketKeys::from(url, sources, reqsign_core::Context::new().with_env(AwsSurroundings));
+        }
+        let mut found = locked(&FOUND);
+        let known = found.iter().find(|(of, _)| of == region).and_then(|(_, keys)| keys.upgrade());
+        if let Some(keys) = known {
+            return Ok(keys);
+        }
+        let keys = BucketKeys::find(url, region)?;
+        found.retain(|(of, _)| of != region);
+        found.push((region.to_owned(), Arc::downgrade(&keys)));
+        Ok(keys)
+    }
+
     /// Looks for keys for the store at `url`.
-    pub(super) fn find(url: &str, region: &str) -> Result<Arc<BucketKeys>> {
+    fn find(url: &str, region: &str) -> Result<Arc<BucketKeys>> {
         ensure!(
             !environment::is_privileged(),
             "no keys for {url}: this program runs with more rights than its user has, so the environment does not count"
@@ -202,6 +223,10 @@ impl BucketKeys {
 
     fn find_in(url: &str, region: &str, outside: reqsign_core::Context) -> Result<Arc<BucketKeys>> {
         let sources = sources(&outside, region);
+        BucketKeys::from(url, sources, outside)
+    }
+
+    fn from(url: &str, sources: Vec<KeySource>, outside: reqsign_core::Context) -> Result<Arc<BucketKeys>> {
         let credential = load(&sources, &outside, url)?;
         let now = Mutex::new(Current { keys: keys_of(&credential), credential, looked: Instant::now() });
         Ok(Arc::new(BucketKeys { outside, sources, url: url.to_owned(), now, renewing: Mutex::default() }))

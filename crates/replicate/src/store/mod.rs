@@ -130,8 +130,28 @@ pub trait Store: Send + Sync {
     fn remove(&self, name: Name) -> Result<()>;
 }
 
-/// The store at `url`. Sends it no request.
+/// Keys of a bucket, as a configuration names them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoreKeys {
+    /// The access key.
+    pub id: String,
+    /// Its secret.
+    pub secret: String,
+}
+
+impl fmt::Debug for StoreKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreKeys").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// The store at `url`, with keys from where AWS's tools take them. Sends it no request.
 pub fn open(url: &str) -> Result<Box<dyn Store>> {
+    open_with(url, None)
+}
+
+/// The store at `url`, with these keys if some are given. Sends it no request.
+pub fn open_with(url: &str, keys: Option<&StoreKeys>) -> Result<Box<dyn Store>> {
     const EXAMPLE: &str = "name a directory as file:///backup/app, or a bucket as s3://bucket/app";
     hide_user(url);
     let Some((scheme, rest)) = url.split_once("://") else {
@@ -140,7 +160,7 @@ pub fn open(url: &str) -> Result<Box<dyn Store>> {
         bail!("{shown} is no URL: {EXAMPLE}")
     };
     if scheme == "s3" {
-        return Ok(Box::new(s3::S3Store::new(url)?));
+        return Ok(Box::new(s3::S3Store::new(url, keys)?));
     }
     #[cfg(test)]
     if scheme == "memory" {

@@ -2,7 +2,9 @@
 //! time of its state.
 
 use super::keys::{BucketKeys, of_profile, variable};
-use super::{Away, BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, Version, check_count};
+use super::{
+    Away, BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, StoreKeys, Version, check_count,
+};
 use crate::ending::{Moving, is_ending};
 use crate::report::{self, COUNTERS};
 use crate::secrets::{PARAMETERS, is_name};
@@ -211,6 +213,19 @@ impl UrlParameters {
     }
 }
 
+/// The agents of all stores of this process with these certificates: each keeps connections and
+/// certificates in memory.
+fn shared_agents(bundle: Option<String>) -> Result<(Agent, Agent)> {
+    static SHARED: Mutex<Vec<(Option<String>, Agent, Agent)>> = Mutex::new(Vec::new());
+    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, agent, afresh)) = shared.iter().find(|(of, ..)| *of == bundle) {
+        return Ok((agent.clone(), afresh.clone()));
+    }
+    let (agent, afresh) = agents(tls(bundle.clone())?);
+    shared.push((bundle, agent.clone(), afresh.clone()));
+    Ok((agent, afresh))
+}
+
 /// The usual agent, and one that makes a connection for each request.
 fn agents(tls: TlsConfig) -> (Agent, Agent) {
     // Not followed: the redirection of another region's bucket leads nowhere; its text is reported.
@@ -224,7 +239,7 @@ fn agents(tls: TlsConfig) -> (Agent, Agent) {
 }
 
 impl S3Store {
-    pub(super) fn new(url: &str) -> Result<S3Store> {
+    pub(super) fn new(url: &str, keys: Option<&StoreKeys>) -> Result<S3Store> {
         let parsed = Url::parse(url).with_context(|| format!("{url} is no URL: {EXAMPLE}"))?;
         let name = parsed.host_str().filter(|name| !name.is_empty());
         let name = name.with_context(|| format!("{url} names no bucket: {EXAMPLE}"))?.to_owned();
@@ -250,12 +265,12 @@ impl S3Store {
             Url::parse(&endpoint).with_context(|| format!("the endpoint {endpoint} is no URL: {EXAMPLE}"))?;
         let style = if path_style.unwrap_or(!is_aws) { UrlStyle::Path } else { UrlStyle::VirtualHost };
         let bucket = Bucket::new(endpoint, style, name, region).with_context(|| format!("{url}: {EXAMPLE}"))?;
-        let keys = BucketKeys::find(&url_without_parameters(url), bucket.region())?;
+        let keys = BucketKeys::of(&url_without_parameters(url), bucket.region(), keys)?;
         let path = percent_encoding::percent_decode_str(parsed.path()).decode_utf8();
         let path = path.with_context(|| format!("{url}: a path is text in UTF-8"))?;
         let path = path.trim_matches('/');
         let prefix = if path.is_empty() { String::new() } else { format!("{path}/") };
-        let (agent, afresh) = agents(tls(variable(&["AWS_CA_BUNDLE"]))?);
+        let (agent, afresh) = shared_agents(variable(&["AWS_CA_BUNDLE"]))?;
         Ok(S3Store {
             bucket,
             keys,
@@ -289,6 +304,7 @@ impl S3Store {
             let keys = self.keys.now()?;
             let url = &sign(&keys);
             COUNTERS.request(kind);
+            COUNTERS.bucket(kind);
             let begun = Instant::now();
             let patience = self.pace.patience(tries);
             let answer = self.send(kind, url, headers, body, patience, tries > 1);

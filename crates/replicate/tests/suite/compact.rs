@@ -8,7 +8,7 @@ use onewrite_replicate::compact::Levels;
 use onewrite_replicate::ltx::{Header, Writer};
 use onewrite_replicate::plan::Target;
 use onewrite_replicate::restore::{RestoreOptions, restore};
-use onewrite_replicate::ship::{Settings, Shipper};
+use onewrite_replicate::ship::{Merges, Settings, Shipper};
 use onewrite_replicate::store::{self, Conditions, Entry, Fill, Name, Store, Version};
 use place::{Killed, Place, installed, rows, said, until};
 use std::io::Read;
@@ -144,7 +144,7 @@ fn batches_stay_if_what_stands_in_for_them_is_gone() {
     let (zero, hour) = (Duration::ZERO, Duration::from_secs(3600));
     let settings = |keep_batches| {
         let levels = Some(Levels { intervals: vec![zero], keep_batches, retention: hour });
-        Settings { snapshot_interval: zero, levels, sync: None, background: false, stays: false }
+        Settings { snapshot_interval: zero, levels, sync: None, merges: Merges::InStep, stays: false }
     };
     let step = |shipper: &mut Shipper, n: u32| {
         place.sql(&format!("UPDATE t SET x = {n} WHERE n = 1"));
@@ -332,7 +332,7 @@ fn cut_off_after_any_call_the_newest_state_is_there() {
         snapshot_interval,
         levels: Some(levels.clone()),
         sync: None,
-        background: false,
+        merges: Merges::InStep,
         stays: false,
     };
     let (mut calls, mut ended) = (0, false);

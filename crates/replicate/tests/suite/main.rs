@@ -5,6 +5,7 @@ mod fleet;
 mod follow;
 mod keys;
 mod life;
+mod many;
 mod modes;
 mod observe;
 mod order;

@@ -1,0 +1,82 @@
+use super::*;
+
+fn parse(text: &str) -> Result<FleetConfig> {
+    FleetConfig::parse(Path::new("c.yml"), text, true)
+}
+
+fn error(text: &str) -> String {
+    format!("{:#}", parse(text).expect_err(text))
+}
+
+#[test]
+fn litestreams_keys_are_read() {
+    let text = "addr: ':9090'\nexec: \"app --port 8080 'a b'\"\nsync-interval: 5s\naccess-key-id: AKIA\nsecret-access-key: \
+                abcdefghij\nsnapshot:\n  interval: 12h\n  retention: 72h\nlevels:\n- interval: 1m\n- interval: 10m\nl0-retention: \
+                10m\nlogging: {level: debug, type: json, stderr: true}\ndbs:\n- path: /srv/a.db\n  replica:\n    url: \
+                s3://b/a?region=eu\n    sync-interval: 500ms\n- path: /srv/b.db\n  replicas:\n  - type: s3\n    bucket: b\n    path: \
+                x y/b\n    endpoint: http://127.0.0.1:7070\n    force-path-style: true\n- dir: /srv/t\n  pattern: '*.db'\n  recursive: \
+                true\n  watch: true\n  replica: {path: /backup/t}\n- path: /srv/s.db\n  sync: true\n  ship-timeout: 3s\n  replica: {url: \
+                'file:///backup/s'}\n";
+    let config = parse(text).unwrap();
+    assert_eq!(config.addr.unwrap().to_string(), "0.0.0.0:9090");
+    assert_eq!(config.exec.unwrap(), ["app", "--port", "8080", "a b"]);
+    assert_eq!(config.logging, Logging { json: true, least: 0 });
+    let [a, b, t, s] = &config.databases[..] else { panic!("{:?}", config.databases) };
+    assert_eq!(a.url, "s3://b/a?region=eu");
+    assert_eq!((a.interval, b.interval), (Duration::from_millis(500), Duration::from_secs(5)));
+    assert_eq!(b.url, "s3://b/x%20y/b?endpoint=http%3A%2F%2F127%2E0%2E0%2E1%3A7070&force-path-style=true");
+    assert_eq!(b.keys.as_ref().unwrap().id, "AKIA");
+    assert!(!format!("{b:?}").contains("abcdefghij"));
+    assert_eq!(a.settings.snapshot_interval, Duration::from_secs(12 * 3600));
+    let levels = a.settings.levels.as_ref().unwrap();
+    assert_eq!(levels.intervals, [60, 600].map(Duration::from_secs));
+    assert_eq!((levels.keep_batches, levels.retention), (Duration::from_secs(600), Duration::from_secs(72 * 3600)));
+    assert!(t.is_watched() && t.keys.is_none());
+    assert_eq!(t.url_of(Path::new("/srv/t/u v/1.db")), "file:///backup/t/u%20v/1.db");
+    assert_eq!(s.settings.sync, Some(Duration::from_secs(3)));
+}
+
+#[test]
+fn a_key_that_is_not_served_is_named_with_its_line_and_the_others() {
+    let said = error("dbs:\n  - path: /a.db\n    monitor-interval: 1s\n    replica: {path: /b}\n");
+    assert!(said.starts_with("c.yml:3: monitor-interval: is not served") && said.contains("replica, "), "{said}");
+    let said = error("socket:\n  enabled: true\n");
+    assert!(said.starts_with("c.yml:1: socket: is not served") && said.contains("addr"), "{said}");
+    for (text, line, word) in [
+        ("dbs:\n- path: /a.db\n  replica:\n    type: gs\n    bucket: b\n", 4, "file, s3"),
+        ("dbs:\n- path: /a.db\n  replica: {url: 'sftp://h/p'}\n", 3, "file, s3"),
+        ("dbs:\n- path: /a.db\n  replica: {path: /b, sync-interval: soon}\n", 3, "500ms"),
+        ("dbs:\n- path: /a.db\n  watch: true\n  replica: {path: /b}\n", 3, "dir:"),
+        ("dbs:\n- dir: /a\n  replica: {path: /b}\n", 2, "pattern:"),
+        ("dbs:\n- path: /a.db\n  replicas: [{path: /b}, {path: /c}]\n", 3, "one replica"),
+        ("logging:\n  type: pretty\ndbs:\n- path: /a.db\n  replica: {path: /b}\n", 2, "text, json"),
+        ("levels:\n- interval: 5m\n- interval: 1m\ndbs:\n- path: /a.db\n  replica: {path: /b}\n", 3, "shorter"),
+        ("dbs:\n- path: /a.db\n  replica: {path: '${NOT_SET_ANYWHERE}'}\n", 3, "NOT_SET_ANYWHERE"),
+        ("dbs:\n- path: /a.db\n  path: /b.db\n", 3, "path"),
+        ("dbs:\n- path: [\n", 2, "string"),
+    ] {
+        let said = error(text);
+        assert!(said.starts_with(&format!("c.yml:{line}: ")) && said.contains(word), "{text}: {said}");
+    }
+}
+
+#[test]
+fn a_database_and_a_store_are_there_once() {
+    let said = error("dbs:\n- path: /a.db\n  replica: {path: /b}\n- path: /c.db\n  replica: {url: 'file:///b/'}\n");
+    assert!(said.contains("file:///b is there twice"), "{said}");
+    let said = error("dbs:\n- path: /a.db\n  replica: {path: /b}\n- path: /a.db\n  replica: {path: /c}\n");
+    assert!(said.contains("/a.db is there twice"), "{said}");
+}
+
+#[test]
+fn variables_are_expanded_in_values_alone() {
+    let home = std::env::var("HOME").unwrap();
+    let text = "# $NOT_SET_ANYWHERE\ndbs:\n- path: ~/a.db\n  replica: {path: \"$HOME/b-${HOME}-c\"}\n";
+    let config = parse(text).unwrap();
+    let [(file, url, _)] = &config.files().unwrap()[..] else { panic!() };
+    assert_eq!(file, &Path::new(&home).join("a.db"));
+    assert_eq!(*url, format!("file://{home}/b-{home}-c"));
+    let plain =
+        FleetConfig::parse(Path::new("c.yml"), "dbs:\n- path: /a.db\n  replica: {path: '/$HOME'}\n", false).unwrap();
+    assert_eq!(plain.databases[0].url, "file:///%24HOME");
+}

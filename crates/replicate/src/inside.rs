@@ -1,0 +1,141 @@
+//! `onewrite replicas` and `onewrite ltx`: what stores have, and what the process that ships tells.
+
+use anyhow::{Context, Result, bail};
+use onewrite_arguments::replicate::{Ltx, Replicas};
+use onewrite_core::text::Printable;
+use onewrite_replicate::config::FleetConfig;
+use onewrite_replicate::ending::end_at_signals;
+use onewrite_replicate::report::is_json;
+use onewrite_replicate::secrets::scrubbed;
+use onewrite_replicate::store::{self, Entry, StoreKeys};
+use onewrite_replicate::times;
+use serde_json::{Value, json};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Longest wait for the process that ships.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn print(line: &str) {
+    // The status says the same if stdout is closed.
+    let _nobody_reads = writeln!(std::io::stdout(), "{}", Printable(scrubbed(line)));
+}
+
+/// Prints rows with columns of their own widths.
+fn print_table(rows: &[Vec<String>]) {
+    let width =
+        |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|text| text.chars().count()).max().unwrap_or(0);
+    for row in rows {
+        let cells: Vec<String> = row.iter().enumerate().map(|(at, text)| format!("{text:<0$}", width(at))).collect();
+        print(cells.join("  ").trim_end());
+    }
+}
+
+/// Prints the files of a store.
+pub fn ltx(args: &Ltx) -> Result<ExitCode> {
+    end_at_signals()?;
+    let (url, keys) = match &args.config {
+        None => (args.place.clone(), None),
+        Some(config) => {
+            let config = FleetConfig::read(config, !args.no_expand_env)?;
+            let file = std::path::absolute(&args.place)?;
+            let found = config.files()?.into_iter().find(|(of, ..)| *of == file);
+            let (_, url, of) =
+                found.with_context(|| format!("the configuration has no database {}", file.display()))?;
+            (url, of.keys.clone())
+        }
+    };
+    let store = store::open_with(&url, keys.as_ref())?;
+    let mut entries = match args.level {
+        Some(level) => store.list(level)?,
+        None => store::list_all(&*store)?,
+    };
+    entries.sort();
+    let object = |entry: &Entry| {
+        json!({
+            "level": entry.name.level,
+            "min_txid": format!("{:016x}", entry.name.min),
+            "max_txid": format!("{:016x}", entry.name.max),
+            "size": entry.bytes,
+            "created": times::shown(entry.time_ms),
+        })
+    };
+    if is_json() {
+        print(&Value::from(entries.iter().map(object).collect::<Vec<_>>()).to_string());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let title = ["level", "min_txid", "max_txid", "size", "created"].map(str::to_owned).to_vec();
+    let rows = entries.iter().map(|entry| {
+        let (name, created) = (entry.name, times::shown(entry.time_ms));
+        vec![
+            name.level.to_string(),
+            format!("{:016x}", name.min),
+            format!("{:016x}", name.max),
+            entry.bytes.to_string(),
+            created,
+        ]
+    });
+    print_table(&std::iter::once(title).chain(rows).collect::<Vec<_>>());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the databases of a configuration; status 1 if one has an error.
+pub fn replicas(args: &Replicas) -> Result<ExitCode> {
+    end_at_signals()?;
+    let config = FleetConfig::read(&args.config, !args.no_expand_env)?;
+    let all = match config.addr.and_then(|addr| ask(addr).ok()) {
+        Some(all) => all,
+        None => config.files()?.into_iter().map(|(file, url, of)| look(&file, &url, of.keys.as_ref())).collect(),
+    };
+    let fails = all.iter().any(|one| one.get("error").is_some_and(|error| !error.is_null()));
+    let status = if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+    if is_json() {
+        print(&Value::from(all).to_string());
+        return Ok(status);
+    }
+    let columns = ["db", "replica", "status", "txid", "lag_ms", "error"];
+    let row = |one: &Value| -> Vec<String> {
+        let text = |name: &str| match one.get(name) {
+            None | Some(Value::Null) => "-".to_owned(),
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        };
+        columns.map(text).to_vec()
+    };
+    let title = columns.map(str::to_owned).to_vec();
+    print_table(&std::iter::once(title).chain(all.iter().map(row)).collect::<Vec<_>>());
+    Ok(status)
+}
+
+/// What the process that ships tells.
+fn ask(mut addr: SocketAddr) -> Result<Vec<Value>> {
+    if addr.ip().is_unspecified() {
+        addr.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    let agent = ureq::Agent::config_builder().proxy(None).timeout_global(Some(PATIENCE)).build().new_agent();
+    let mut answer = agent.get(format!("http://{addr}/replicas")).call()?;
+    let text = answer.body_mut().read_to_string()?;
+    match serde_json::from_str(&text)? {
+        Value::Array(all) => Ok(all),
+        _ => bail!("{addr} is no process that ships"),
+    }
+}
+
+/// What the store has.
+fn look(file: &Path, url: &str, keys: Option<&StoreKeys>) -> Value {
+    let listed = store::open_with(url, keys).and_then(|store| store::list_all(&*store));
+    let newest = listed.as_ref().ok().and_then(|all| all.iter().max_by_key(|entry| (entry.name.max, entry.time_ms)));
+    let file: PathBuf = file.to_owned();
+    json!({
+        "db": file.display().to_string(),
+        "replica": url,
+        "status": if listed.is_ok() { "not running" } else { "error" },
+        "txid": newest.map(|entry| format!("{:016x}", entry.name.max)),
+        "lag_ms": Value::Null,
+        "created": newest.map(|entry| times::shown(entry.time_ms)),
+        "error": listed.as_ref().err().map(|e| format!("{e:#}")),
+    })
+}

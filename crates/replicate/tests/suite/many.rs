@@ -321,3 +321,62 @@ fn a_wrong_configuration_ends_before_anything_is_done() {
     let both = many.run(&["replicate", "--once"]);
     assert_eq!(both.status.code(), Some(2), "{}", said(&both));
 }
+
+/// A server that takes connections and never answers.
+fn silent() -> std::net::TcpListener {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap()
+}
+
+#[test]
+fn a_bucket_that_is_silent_holds_up_no_other_and_keys_are_the_configurations() {
+    let bucket = crate::s3::Place::new();
+    let silent = silent();
+    let (file, dir) = (bucket.file.to_str().unwrap(), bucket.dir.path());
+    let config = dir.join("c.yml");
+    let other = dir.join("other.db");
+    fs::copy(&bucket.file, &other).unwrap();
+    let text = format!(
+        "sync-interval: 20ms\nbucket: bucket\nendpoint: {}\naccess-key-id: of-all\nsecret-access-key: abcdefghij\ndbs:\n- \
+         path: {file}\n  replica: {{type: s3, path: a/b, access-key-id: of-one, secret-access-key: klmnopqrst}}\n- path: {}\n  \
+         replica: {{type: s3, path: other, endpoint: 'http://{}'}}\n",
+        bucket.url("").rsplit_once('=').unwrap().1,
+        other.display(),
+        silent.local_addr().unwrap()
+    );
+    fs::write(&config, text).unwrap();
+    let mut command = bucket.command(&["replicate", "--config", config.to_str().unwrap()]);
+    command.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY").stderr(std::process::Stdio::null());
+    let mut running = Killed(command.spawn().unwrap());
+    let batches = || bucket.keys().iter().filter(|key| key.starts_with("a/b/0000/")).count();
+    until("the first batch", || batches() == 1);
+    bucket.sql("CREATE TABLE more(n)");
+    until("the next batch", || batches() == 2);
+    let of_all: std::collections::BTreeSet<String> =
+        bucket.bucket.lock().unwrap().access_keys.iter().cloned().collect();
+    assert_eq!(of_all.into_iter().collect::<Vec<_>>(), ["of-one"]);
+    assert_eq!(bucket.restored(&[]), bucket.here());
+    // It ends although the request is still without an answer, and ships the rest of the other.
+    bucket.sql("CREATE TABLE last(n)");
+    kill_process(Pid::from_raw(running.0.id().try_into().unwrap()).unwrap(), Signal::TERM).unwrap();
+    assert_eq!(running.0.wait().unwrap().code(), Some(1));
+    assert_eq!(bucket.restored(&[]), bucket.here());
+}
+
+#[test]
+fn one_that_is_promoted_over_ends_and_the_others_go_on() {
+    let many = Many::new(
+        "sync-interval: 20ms\ndbs:\n- path: DIR/app.db\n  replica: {path: DIR/store}\n- path: DIR/c.db\n  replica: {path: DIR/c}\n",
+    );
+    let c = many.make("c.db");
+    let running = many.start(&[]);
+    until("both", || many.restored("file://DIR/store").is_some() && many.restored("file://DIR/c").is_some());
+    let next = many.dir().join("next.db");
+    let promoted = many.place.program(&["promote"]).arg(&next).arg(many.place.url()).output().unwrap();
+    assert!(promoted.status.success(), "{}", said(&promoted));
+    many.place.sql("INSERT INTO t VALUES (1000, 'not shipped')");
+    running.told("fenced", "app.db");
+    onewrite_rusqlite::open(&c).unwrap().execute("INSERT INTO t VALUES (2, 'y')", []).unwrap();
+    until("the change", || many.restored("file://DIR/c").is_some_and(|rows| rows.starts_with("2 ")));
+    assert_eq!(running.ends(Signal::TERM), Some(3));
+    assert!(many.restored("file://DIR/store").unwrap().starts_with("10 "));
+}

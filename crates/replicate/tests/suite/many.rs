@@ -252,7 +252,8 @@ fn a_few_threads_serve_many_databases() {
     );
     fs::create_dir(many.dir().join("t")).unwrap();
     let first = many.make("t/0.db");
-    // The stores of all are in a directory that is not there yet: it is made, if its parent is there.
+    // The stores of all are in a directory that is not there yet: it is made, if its parent is
+    // there.
     (1..100).for_each(|n| _ = fs::copy(&first, many.dir().join(format!("t/{n}.db"))).unwrap());
     let running = many.start(&[]);
     running.told("began", "100 databases");

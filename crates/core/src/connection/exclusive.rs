@@ -76,14 +76,7 @@ impl Connection {
 
     /// Between processes, the snapshot is announced before.
     pub(super) fn check_let_in(&self, member: Option<&Arc<Member>>) -> Result<()> {
-        let alone = self.db.alone.load(SeqCst);
-        let lets_in = |member: &Arc<Member>| !member.words.is_replaced() && member.words.alone().is_none();
-        if alone == 0 && member.is_none_or(lets_in) { Ok(()) } else { self.check_shut_out(alone, member) }
-    }
-
-    #[cold]
-    fn check_shut_out(&self, alone: u64, member: Option<&Arc<Member>>) -> Result<()> {
-        let alone = ![0, self.id.0].contains(&alone);
+        let alone = ![0, self.id.0].contains(&self.db.alone.load(SeqCst));
         if let Some(member) = member.filter(|_| !alone) {
             self.db.check_replaced(member)?;
         }

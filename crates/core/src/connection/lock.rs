@@ -102,10 +102,13 @@ impl Connection {
             let apart = self.db.concurrent.load(Ordering::Relaxed) && self.runs_apart(&self.db.inner.lock());
             // While the store is away, newer states may stay invisible for long: take no place.
             // Before the snapshot, so that the upgrade is not stale; given up if it only reads.
-            has_place = match apart || member.is_some_and(|member| member.words.ship().is_away()) {
-                true => false,
-                false if will_write => self.take_place_to_think()?,
-                false => self.take_tentative_place()?,
+            let takes_none = apart || member.is_some_and(|member| member.words.ship().is_away());
+            has_place = if takes_none {
+                false
+            } else if will_write {
+                self.take_place_to_think()?
+            } else {
+                self.take_tentative_place()?
             };
         }
         let pinned = self.pin_snapshot(has_place);

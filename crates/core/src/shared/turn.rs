@@ -82,7 +82,8 @@ impl TurnWord {
             Hold::Lease => FOR_SNAPSHOT,
             Hold::Thought => FOR_SNAPSHOT | THINKS,
         };
-        TurnWord::held(owner) | kind
+        // Its age counts in milliseconds.
+        ((owner as u64) << OWNER_BITS) | kind | rough_us()
     }
 
     fn free(owner: usize) -> u64 {
@@ -101,13 +102,8 @@ impl TurnWord {
         }
     }
 
-    fn word(owner: usize, busy: bool) -> u64 {
-        ((owner as u64) << OWNER_BITS) | (u64::from(busy) * BUSY) | now_us()
-    }
-
-    /// Its age counts in milliseconds.
-    fn held(owner: usize) -> u64 {
-        ((owner as u64) << OWNER_BITS) | rough_us()
+    fn leased(owner: usize) -> u64 {
+        ((owner as u64) << OWNER_BITS) | now_us()
     }
 }
 
@@ -156,7 +152,8 @@ impl Turns<'_> {
     /// The place is busy if this process `writes`, else leased to it.
     pub fn found(&self, writes: bool) {
         self.words.turns().fetch_add(1, SeqCst);
-        self.words.turn().store(TurnWord::word(self.me, writes), SeqCst);
+        let word = if writes { TurnWord::taken(self.me, Hold::Busy) } else { TurnWord::leased(self.me) };
+        self.words.turn().store(word, SeqCst);
     }
 
     pub fn is_taken_by_another(&self) -> bool {
@@ -225,7 +222,7 @@ impl Turns<'_> {
             } else if is_due(looked) {
                 // At once without time to wait: a system call per wait, not per look.
                 if (over || looked.is_some()) && is_dead(place.owner)? {
-                    if self.swap(word, TurnWord::word(self.me, true) | TAKES_OVER) {
+                    if self.swap(word, TurnWord::taken(self.me, Hold::Busy) | TAKES_OVER) {
                         self.words.turns().fetch_add(1, SeqCst);
                         break Turn::OfTheDead(place.owner);
                     }
@@ -265,11 +262,11 @@ impl Turns<'_> {
     }
 
     pub fn taken_over(&self) {
-        self.words.turn().store(TurnWord::word(self.me, true), SeqCst);
+        self.words.turn().store(TurnWord::taken(self.me, Hold::Busy), SeqCst);
     }
 
     pub fn give_to_dead(&self, process: usize) {
-        self.words.turn().store(TurnWord::word(process, true), SeqCst);
+        self.words.turn().store(TurnWord::taken(process, Hold::Busy), SeqCst);
     }
 
     pub fn others_wait(&self) -> bool {
@@ -285,7 +282,10 @@ impl Turns<'_> {
     pub fn end_lease(&self) {
         let word = self.words.turn().load(SeqCst);
         let place = TurnWord::of(word);
-        if place.owner == self.me && !place.busy && place.for_snapshot && self.swap(word, TurnWord::word(self.me, true))
+        if place.owner == self.me
+            && !place.busy
+            && place.for_snapshot
+            && self.swap(word, TurnWord::taken(self.me, Hold::Busy))
         {
             self.leave(true);
         }
@@ -299,12 +299,12 @@ impl Turns<'_> {
         }
         let next = || self.words.wanting().from(self.me).find(|process| *process != self.me);
         let Some(next) = pass_on.then(next).flatten() else {
-            let word = if pass_on { TurnWord::free(self.me) } else { TurnWord::word(self.me, false) };
+            let word = if pass_on { TurnWord::free(self.me) } else { TurnWord::leased(self.me) };
             self.words.turn().store(word, SeqCst);
             return;
         };
         self.words.turns().fetch_add(1, SeqCst);
-        self.words.turn().store(TurnWord::word(next, false), SeqCst);
+        self.words.turn().store(TurnWord::leased(next), SeqCst);
         // Else it looks by itself, soon.
         if self.words.reach(next).is_ok()
             && let Some(bell) = self.words.bell(next)

@@ -8,11 +8,8 @@ use crate::ship::Shipped;
 use crate::source::{Signed, is_signed, sign_before};
 use crate::store::{self, StoreKeys};
 use anyhow::{Context, Result, ensure};
-use percent_encoding::percent_decode_str;
-use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// A database that is to be shipped.
 #[derive(Clone, Copy, Debug)]
@@ -80,11 +77,7 @@ pub fn check_mode(file: &Path, sync: bool) -> Result<()> {
 /// Makes the directory `base`, whose parent must be there, and those between it and the store at
 /// `url`, which lies below.
 pub fn make_below(base: &str, url: &str) -> Result<()> {
-    let path = |url: &str| -> Option<PathBuf> {
-        let path = url.strip_prefix("file://")?;
-        Some(PathBuf::from(OsString::from_vec(percent_decode_str(path).collect())))
-    };
-    let (Some(base), Some(store)) = (path(base), path(url)) else { return Ok(()) };
+    let (Some(base), Some(store)) = (store::path_of(base), store::path_of(url)) else { return Ok(()) };
     if !base.is_dir() {
         let made = fs::create_dir(&base);
         made.with_context(|| {

@@ -9,6 +9,7 @@
 mod member;
 
 use crate::config::{ConfiguredDatabases, FleetConfig};
+use crate::local::locked;
 use crate::metrics::{COUNTED, HttpPage, PLAIN};
 use crate::report::{COUNTERS, metric_text, now_ms};
 use crate::ship::MergeWork;
@@ -66,10 +67,6 @@ struct FleetJob {
     member: Arc<FleetMember>,
     /// `None`: looks at the database.
     merge: Option<MergeWork>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl FleetQueue {
@@ -155,10 +152,8 @@ impl Fleet {
         let Some(of) = self.config.get(at) else { return Ok(()) };
         let known: BTreeSet<PathBuf> = self.members().iter().map(|member| member.file.clone()).collect();
         let files = of.files_beyond(&|file| known.contains(file))?;
-        let new: Vec<FleetMember> =
-            files.into_iter().filter(|file| !known.contains(file)).map(|file| FleetMember::new(&file, of)).collect();
-        for member in new {
-            let member = Arc::new(member);
+        for file in files.into_iter().filter(|file| !known.contains(file)) {
+            let member = Arc::new(FleetMember::new(&file, of));
             let waits = member.waits();
             locked(&self.shared.members).push(member.clone());
             let mut queue = locked(&self.shared.queue);

@@ -1,4 +1,5 @@
-//! `onewrite replicas` and `onewrite ltx`: what stores have, and what the process that ships tells.
+//! `onewrite replicas` lists databases and their stores. It asks the process that ships them, or
+//! lists the stores. `onewrite ltx` lists the files of one store.
 
 use anyhow::{Context, Result, bail};
 use onewrite_arguments::replicate::{Ltx, Replicas};
@@ -12,7 +13,7 @@ use onewrite_replicate::times;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -21,14 +22,25 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 fn print(line: &str) {
     // The status says the same if stdout is closed.
-    let _nobody_reads = writeln!(std::io::stdout(), "{}", Printable(scrubbed(line)));
+    let _is_closed = writeln!(std::io::stdout(), "{}", Printable(scrubbed(line)));
 }
 
-/// Prints rows with columns of their own widths.
-fn print_table(rows: &[Vec<String>]) {
+/// Prints objects: as JSON, or as a table of these members with a title and widths of its own.
+fn print_objects(objects: Vec<Value>, members: &[&str]) {
+    if is_json() {
+        return print(&Value::from(objects).to_string());
+    }
+    let text = |of: &Value, name: &str| match of.get(name) {
+        None | Some(Value::Null) => "-".to_owned(),
+        Some(Value::String(text)) => text.clone(),
+        Some(other) => other.to_string(),
+    };
+    let title = members.iter().map(|name| (*name).to_owned()).collect();
+    let rows = objects.iter().map(|of| members.iter().map(|name| text(of, name)).collect());
+    let rows: Vec<Vec<String>> = std::iter::once(title).chain(rows).collect();
     let width =
         |at: usize| rows.iter().filter_map(|row| row.get(at)).map(|text| text.chars().count()).max().unwrap_or(0);
-    for row in rows {
+    for row in &rows {
         let cells: Vec<String> = row.iter().enumerate().map(|(at, text)| format!("{text:<0$}", width(at))).collect();
         print(cells.join("  ").trim_end());
     }
@@ -63,22 +75,8 @@ pub fn ltx(args: &Ltx) -> Result<ExitCode> {
             "created": times::shown(entry.time_ms),
         })
     };
-    if is_json() {
-        print(&Value::from(entries.iter().map(object).collect::<Vec<_>>()).to_string());
-        return Ok(ExitCode::SUCCESS);
-    }
-    let title = ["level", "min_txid", "max_txid", "size", "created"].map(str::to_owned).to_vec();
-    let rows = entries.iter().map(|entry| {
-        let (name, created) = (entry.name, times::shown(entry.time_ms));
-        vec![
-            name.level.to_string(),
-            format!("{:016x}", name.min),
-            format!("{:016x}", name.max),
-            entry.bytes.to_string(),
-            created,
-        ]
-    });
-    print_table(&std::iter::once(title).chain(rows).collect::<Vec<_>>());
+    let objects = entries.iter().map(object).collect();
+    print_objects(objects, &["level", "min_txid", "max_txid", "size", "created"]);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -91,26 +89,11 @@ pub fn replicas(args: &Replicas) -> Result<ExitCode> {
         None => config.files()?.into_iter().map(|(file, url, of)| look(&file, &url, of.keys.as_ref())).collect(),
     };
     let fails = all.iter().any(|one| one.get("error").is_some_and(|error| !error.is_null()));
-    let status = if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-    if is_json() {
-        print(&Value::from(all).to_string());
-        return Ok(status);
-    }
-    let columns = ["db", "replica", "status", "txid", "lag_ms", "error"];
-    let row = |one: &Value| -> Vec<String> {
-        let text = |name: &str| match one.get(name) {
-            None | Some(Value::Null) => "-".to_owned(),
-            Some(Value::String(text)) => text.clone(),
-            Some(other) => other.to_string(),
-        };
-        columns.map(text).to_vec()
-    };
-    let title = columns.map(str::to_owned).to_vec();
-    print_table(&std::iter::once(title).chain(all.iter().map(row)).collect::<Vec<_>>());
-    Ok(status)
+    print_objects(all, &["db", "replica", "status", "txid", "lag_ms", "error"]);
+    Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// What the process that ships tells.
+/// The databases of the process that ships, as it shows them.
 fn ask(mut addr: SocketAddr) -> Result<Vec<Value>> {
     if addr.ip().is_unspecified() {
         addr.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
@@ -124,11 +107,10 @@ fn ask(mut addr: SocketAddr) -> Result<Vec<Value>> {
     }
 }
 
-/// What the store has.
+/// A database whose store is listed: no process ships it.
 fn look(file: &Path, url: &str, keys: Option<&StoreKeys>) -> Value {
     let listed = store::open_with(url, keys).and_then(|store| store::list_all(&*store));
     let newest = listed.as_ref().ok().and_then(|all| all.iter().max_by_key(|entry| (entry.name.max, entry.time_ms)));
-    let file: PathBuf = file.to_owned();
     json!({
         "db": file.display().to_string(),
         "replica": url,

@@ -1,14 +1,17 @@
 //! Ships a database that is used through onewrite to a store, in Litestream's format, and restores
 //! it.
 //!
-//! - Files: [`ltx`] (format), [`store`] (places), [`plan`] (files of a state), [`times`] (files
-//!   before a time), [`state`] (pages' hashes).
-//! - To the store: [`begin`] restores or makes a database that is not there, [`source`] reads it,
-//!   [`ship`] sends changes, [`compact`] merges and removes.
-//! - From the store: [`restore`], [`follow`] and [`verify`], which [`fetch`] reads for.
-//! - Ownership: [`fence`], and [`promote`] to change it.
-//! - Many databases: [`config`] (their file), [`fleet`] (their threads).
-//! - The command: [`ending`] (signals), [`secrets`] (hidden in messages).
+//! Files have the format of [`ltx`] and lie in a [`store`]. [`plan`] chooses those of a state, and
+//! [`times`] those before a time. [`state`] hashes pages.
+//!
+//! To the store: [`begin`] restores or makes a missing database. [`source`] reads the database,
+//! [`ship`] sends its changes, and [`compact`] merges and removes files.
+//!
+//! From the store: [`fetch`] reads for [`restore`], [`follow`] and [`verify`].
+//!
+//! [`fence`] tells the owner of a store, and [`promote`] changes it. [`config`] names many
+//! databases, and [`fleet`] has their threads. [`ending`] handles signals, and [`secrets`] hides
+//! keys in messages.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -8,10 +8,15 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// The mutex's value, also behind a panic: each use leaves it whole.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 static PASSING: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn passing() -> MutexGuard<'static, Vec<PathBuf>> {
-    PASSING.lock().unwrap_or_else(PoisonError::into_inner)
+    locked(&PASSING)
 }
 
 /// Makes a signal remove a file or directory that is temporary.

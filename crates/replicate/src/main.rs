@@ -122,9 +122,6 @@ fn settings(args: &Replicate) -> Result<Settings> {
 fn wait_for_database(args: &Replicate) -> Result<()> {
     let (file, url) = args.place();
     let of = Beginning { file, url, keys: None, sync: args.sync, restores: args.restore_if_db_not_exists };
-    if args.once && !of.restores {
-        bail!("there is no database {}", file.display());
-    }
     // With --once there is no --sync, so it is restored or not there.
     let is_there_now = patiently(|| begin_database(&of), |e| !args.once && e.is::<Away>(), "not_shipped")?;
     if is_there_now {

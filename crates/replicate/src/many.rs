@@ -6,6 +6,7 @@ use onewrite_arguments::replicate::Replicate;
 use onewrite_replicate::config::{FleetConfig, Logging};
 use onewrite_replicate::ending::{end_at_signals, finish_at_signals, finish_in_time};
 use onewrite_replicate::fleet::{Fleet, Stopped, worst};
+use onewrite_replicate::local::locked;
 use onewrite_replicate::metrics::serve_pages;
 use onewrite_replicate::report::{self, Level, say};
 use rustix::process::{
@@ -18,7 +19,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -165,7 +166,7 @@ impl Application {
         thread::spawn(move || {
             for signal in signals.forever() {
                 // Held, so that the number is not another process's yet.
-                let running = pid.lock().unwrap_or_else(PoisonError::into_inner);
+                let running = locked(&pid);
                 let Some(pid) = *running else {
                     if [SIGTERM, SIGINT, SIGQUIT].contains(&signal) {
                         let _ = to_end.send(Ending::Signal);
@@ -186,7 +187,7 @@ impl Application {
 
     fn start(&self, words: &[String]) -> Result<()> {
         let (program, args) = words.split_first().context("exec names no program")?;
-        let mut running = self.pid.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = locked(&self.pid);
         let mut child = Command::new(program).args(args).spawn().with_context(|| format!("cannot run {program}"))?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         *running = pid;
@@ -210,6 +211,6 @@ fn wait(child: &mut Child, pid: Option<Pid>, number: &Mutex<Option<Pid>>) -> Res
         let ends = || waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT);
         while ends().is_err_and(|e| e == rustix::io::Errno::INTR) {}
     }
-    *number.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    *locked(number) = None;
     Ok(child.wait()?)
 }

@@ -631,8 +631,8 @@ impl Shipper {
     }
 
     fn ship_and_stay(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<bool> {
-        // First: a change of meanwhile is looked at again.
-        let rest = RestMark::of(&self.file);
+        // First: a change of meanwhile is looked at again. With commits that wait none is at rest.
+        let rest = self.settings.sync.is_none().then(|| RestMark::of(&self.file)).flatten();
         self.rest = None;
         // No request while the snapshot is held: a writer may wait for log space that it holds.
         let Some((source, mark)) = Source::pin_by(&self.file, &self.kept)? else {

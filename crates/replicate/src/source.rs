@@ -2,7 +2,7 @@
 //! not wait, opening recovers after a crash, and changes by stock SQLite are seen.
 
 use crate::ending::moved;
-use crate::local::{Passing, beside, directory, sync};
+use crate::local::{Passing, beside, directory, locked, sync};
 use crate::ltx::lock_page;
 use crate::report::COUNTERS;
 use crate::state::{PageHash, hash, index};
@@ -21,7 +21,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -111,7 +111,7 @@ struct Open {
 impl KeptConnection {
     fn swap(&self, with: Option<Open>) -> Option<Open> {
         // No panic while this lock is held.
-        std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), with)
+        std::mem::replace(&mut *locked(&self.0), with)
     }
 
     /// Leaves the processes of the database.
@@ -419,11 +419,6 @@ impl Source {
 pub struct Session {
     db: Arc<Mutex<onewrite_core::Connection>>,
     identity: (u64, u64),
-}
-
-/// One thread at a time; a panic would have ended the process's shipping.
-fn locked(db: &Mutex<onewrite_core::Connection>) -> MutexGuard<'_, onewrite_core::Connection> {
-    db.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether a file beside the database makes commits wait for a store.

@@ -1,10 +1,9 @@
 //! One database of many: it is waited for, begun, and shipped step by step, by any thread.
 
-use super::locked;
 use crate::begin::{self, Beginning};
 use crate::config::ConfiguredDatabases;
 use crate::fence::Fenced;
-use crate::local::is_there;
+use crate::local::{is_there, locked};
 use crate::report::{COUNTERS, Level, about, is_verbose, now_ms, say};
 use crate::ship::{MergeWork, Shipped, Shipper, Taken};
 use crate::store::{self, Away, StoreKeys};

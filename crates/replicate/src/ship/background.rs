@@ -2,10 +2,11 @@
 
 use super::{At, Merges, Settings, Shipped, Shipper};
 use crate::compact::{Copy, has_many};
+use crate::local::locked;
 use crate::store::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -119,13 +120,13 @@ impl Drop for Background {
 
 impl MergeWork {
     fn take(&self) -> Option<Merging> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        locked(&self.0).take()
     }
 
     /// Merges and removes files that are due. Returns the pause before the next round; `None`: this
     /// work has ended.
     pub fn round(&self) -> Option<Duration> {
-        let mut work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut work = locked(&self.0);
         let merging = work.as_mut()?;
         let came = merging.take_files(None);
         let before = merging.at.files.len();

@@ -2,6 +2,7 @@
 //! identity, the role of a container or of the machine. Keys that expire are renewed.
 
 use super::StoreKeys;
+use crate::local::locked;
 use crate::report::{COUNTERS, Level, say};
 use crate::secrets::hide;
 use anyhow::{Error, Result, bail, ensure};
@@ -22,7 +23,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -173,10 +174,6 @@ impl Current {
     fn is_valid(&self, later: Duration) -> bool {
         self.credential.is_valid_at(Timestamp::now() + later)
     }
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn keys_of(credential: &Credential) -> Arc<Credentials> {

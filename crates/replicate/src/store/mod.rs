@@ -7,7 +7,7 @@ pub(crate) mod memory;
 mod s3;
 
 use crate::secrets::hide_user;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use percent_encoding::percent_decode_str;
 use std::ffi::OsString;
 use std::fmt;
@@ -168,10 +168,16 @@ pub fn open_with(url: &str, keys: Option<&StoreKeys>) -> Result<Box<dyn Store>> 
     }
     ensure!(scheme == "file", "stores of the kind {scheme}:// are not supported: {EXAMPLE}");
     ensure!(!rest.contains(['?', '#']), "{url} has a ? or a #: in a name, write %3F or %23");
-    let path = rest.strip_prefix("localhost").unwrap_or(rest);
-    let path = PathBuf::from(OsString::from_vec(percent_decode_str(path).collect()));
-    ensure!(path.is_absolute(), "{url} names no directory of this machine: {EXAMPLE}");
+    let path = path_of(url).filter(|path| path.is_absolute());
+    let path = path.with_context(|| format!("{url} names no directory of this machine: {EXAMPLE}"))?;
     Ok(Box::new(file::FileStore::new(path)))
+}
+
+/// The path in a URL of the kind file://.
+pub fn path_of(url: &str) -> Option<PathBuf> {
+    let rest = url.strip_prefix("file://")?;
+    let path = rest.strip_prefix("localhost").unwrap_or(rest);
+    Some(PathBuf::from(OsString::from_vec(percent_decode_str(path).collect())))
 }
 
 /// The files of all levels.

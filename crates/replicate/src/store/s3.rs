@@ -6,6 +6,7 @@ use super::{
     Away, BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, StoreKeys, Version, check_count,
 };
 use crate::ending::{Moving, is_ending};
+use crate::local::locked;
 use crate::report::{self, COUNTERS};
 use crate::secrets::{PARAMETERS, is_name};
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
@@ -16,7 +17,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Seek};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ureq::http::{Request, Response, StatusCode};
@@ -103,7 +104,7 @@ impl RequestPace {
     /// Reports a slow request, unless one was reported a moment ago.
     fn tell(&self, kind: report::Request, took: Duration, is_answered: bool) {
         COUNTERS.slow();
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = locked(&self.told);
         if told.is_some_and(|told| told.elapsed() < TOLD_EVERY) {
             return;
         }
@@ -217,7 +218,7 @@ impl UrlParameters {
 /// certificates in memory.
 fn shared_agents(bundle: Option<String>) -> Result<(Agent, Agent)> {
     static SHARED: Mutex<Vec<(Option<String>, Agent, Agent)>> = Mutex::new(Vec::new());
-    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut shared = locked(&SHARED);
     if let Some((_, agent, afresh)) = shared.iter().find(|(of, ..)| *of == bundle) {
         return Ok((agent.clone(), afresh.clone()));
     }

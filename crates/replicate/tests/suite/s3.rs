@@ -882,6 +882,8 @@ fn an_owner_that_was_stopped_ends_and_overwrites_nothing() {
         let next = place.dir.path().join("next.db");
         let promoted = place.run(&["promote", next.to_str().unwrap(), &url]);
         assert!(promoted.status.success(), "{}", said(&promoted));
+        let owner = || place.bucket.lock().unwrap().objects["a/b/owner.json"].bytes.clone();
+        let promoted_as = owner();
         let moved =
             Place { file: next.clone(), bucket: place.bucket.clone(), server: place.server.clone(), ..Place::new() };
         let mut second = Killed(place.command(&[&args[..], &[next.to_str().unwrap(), &url]].concat()).spawn().unwrap());
@@ -894,6 +896,8 @@ fn an_owner_that_was_stopped_ends_and_overwrites_nothing() {
         until("the first is fenced", || first.0.try_wait().unwrap().is_some());
         assert_eq!(first.0.wait().unwrap().code(), Some(3));
         moved.sql("INSERT INTO t(x) VALUES ('behind')");
+        // A signal ends a shipper that has not begun at once.
+        until("the second has begun", || owner() != promoted_as);
         signal(second.0.id(), "TERM");
         let mut text = String::new();
         second.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();

@@ -125,21 +125,21 @@ pub mod words {
     pub const IN_SLOT_FLOOR: usize = IN_SLOT_PINS + PINS;
 }
 
-/// Locked bytes of block 0; their content does not matter.
+/// Locked bytes, behind all that a log holds: Windows refuses to read and write locked ones.
 #[allow(missing_docs)]
 pub mod lock_bytes {
     use super::words::PROCESSES;
 
     /// Shared by attached processes, exclusive by one that is alone.
-    pub const ATTACH: u64 = 0;
+    pub const ATTACH: u64 = 1 << 60;
     /// Exclusive while a process attaches or leaves.
-    pub const ADMIN: u64 = 1;
-    pub const SLOTS: u64 = 2;
-    pub const BYTES: u64 = SLOTS + PROCESSES as u64;
+    pub const ADMIN: u64 = ATTACH + 1;
+    pub const SLOTS: u64 = ATTACH + 2;
+    pub const BYTES: u64 = 2 + PROCESSES as u64;
     /// Shared by attached observers.
-    pub const LET_IN: u64 = BYTES;
+    pub const LET_IN: u64 = ATTACH + BYTES;
     /// An observer's [`Tid::HOME`](crate::base::types::Tid::HOME); later TIDs follow.
-    pub const OBSERVED: u64 = 1 << 32;
+    pub const OBSERVED: u64 = 1 << 61;
     pub const OBSERVED_BYTES: u64 = 1 << 62;
 }
 

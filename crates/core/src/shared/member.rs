@@ -1,13 +1,13 @@
 //! A process among those that use one log: attaching, its slot, its snapshots, its turn to write.
 //!
-//! Locks on bytes of the log's block 0, which end with their process:
+//! Locks on bytes behind the log's end, which end with their process:
 //!
 //! | byte | held |
 //! |---|---|
-//! | 0 ATTACH | shared by every attached process; exclusive by one that is alone |
-//! | 1 ADMIN | exclusive while a process attaches or leaves |
-//! | 2 + n | exclusive by the process in slot n: a process that gets it knows that one dead |
-//! | 2^32 + TID | shared by an observer that reads the snapshot TID |
+//! | 2^60 ATTACH | shared by each attached process; exclusive by one that is alone |
+//! | 2^60 + 1 ADMIN | exclusive while a process attaches or leaves |
+//! | 2^60 + 2 + n | exclusive by the process in slot n: one that gets it knows that one dead |
+//! | 2^61 + TID | shared by an observer that reads the snapshot TID |
 //!
 //! An observer cannot write the log: without slot or words, it announces snapshots with locks (rule
 //! AnnounceThenLook).
@@ -376,8 +376,8 @@ impl Member {
         if mine > SLOTS {
             file.unlock(SLOTS, mine - SLOTS).context(what)?;
         }
-        if mine + 1 < BYTES {
-            file.unlock(mine + 1, BYTES - mine - 1).context(what)?;
+        if mine + 1 < ATTACH + BYTES {
+            file.unlock(mine + 1, ATTACH + BYTES - mine - 1).context(what)?;
         }
         file.try_lock(ATTACH, 1, LockKind::Shared).context(what)?;
         file.unlock(ADMIN, 1).context(what)

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::Disk;
-use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
+use onewrite_core::disk::sim::{Op, SimDisk, SplitMix64};
 use onewrite_core::inspect::log_path;
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
 use crate::check::{
-    Copies, Counts, DB, Oracle, ROOMY, Setting, SharedOracle, Violation, check, home_is_plain, is_marked, log_is_empty,
-    open, read_all, rotten_slot,
+    Copies, Counts, DB, Oracle, ROOMY, Setting, SharedOracle, Violation, check, drawn_disk, home_is_plain, is_marked,
+    log_is_empty, open, read_all, rotten_slot,
 };
 use crate::hook::{HookDisk, Point};
 use crate::model::{Plan, Room, State, Taste, same};
@@ -107,8 +107,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     let atomic_unit = campaign.atomic_unit.unwrap_or(drawn_unit);
     let durable = !scheme.starts_with("off");
     let b_trees = in_page(&scheme);
-    let config =
-        SimConfig { atomic_unit, sync_covers_creation: rng.below(2) == 0, capacity: ROOMY, trace: campaign.trace };
+    let config = drawn_disk(&mut rng, atomic_unit, campaign.trace);
     let page_bytes = [512, 512, 1024, 1024, 2048, 4096, 4096, 4096, 4096, 65536][rng.below(10)];
     let page_bytes = if b_trees { page_bytes.min(4096).min(atomic_unit as usize) } else { page_bytes };
     // Not drawn, so that earlier seeds keep their histories.

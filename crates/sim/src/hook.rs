@@ -113,7 +113,7 @@ impl Disk for HookDisk {
         self.sim.temp_file(near)
     }
 
-    onewrite_core::forward_disk!(this => this.sim; identify, resolve, exists, names_beside, names_stamp, system_start);
+    onewrite_core::forward_disk!(this => this.sim; identify, resolve, exists, names_beside, names_stamp, syncs_all, system_start);
 }
 
 struct HookFile {

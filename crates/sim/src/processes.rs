@@ -145,7 +145,7 @@ impl Disk for ProcessDisk {
         Ok(self.wrap(self.sim.temp_file(near)?, None))
     }
 
-    onewrite_core::forward_disk!(this => this.sim; identify, resolve, names_beside, names_stamp, system_start);
+    onewrite_core::forward_disk!(this => this.sim; identify, resolve, names_beside, names_stamp, syncs_all, system_start);
 }
 
 struct ProcessFile {
@@ -317,7 +317,12 @@ pub fn run(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Vio
     }
     let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
     let setting = Setting { options, taste, counts: Arc::default(), durable: true, wipes: false };
-    let config = SimConfig { capacity: ROOMY, atomic_unit: [512, 4096][rng.below(2)], ..SimConfig::default() };
+    let config = SimConfig {
+        capacity: ROOMY,
+        atomic_unit: [512, 4096][rng.below(2)],
+        as_windows: rng.below(2) == 0,
+        ..SimConfig::default()
+    };
     let known = Known { states: vec![Arc::default()], ..Known::default() };
     let mut world = World {
         sim: SimDisk::new(config),

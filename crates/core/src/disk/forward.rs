@@ -58,6 +58,9 @@ macro_rules! forward_disk {
             $to.sync_all_beside(path)
         }
     };
+    (@ syncs_all $this:ident $to:expr) => {
+        fn syncs_all(&self) -> bool { let $this = self; $to.syncs_all() }
+    };
     (@ names_stamp $this:ident $to:expr) => {
         fn names_stamp(&self, path: &std::path::Path) -> std::io::Result<Option<$crate::disk::NamesStamp>> {
             let $this = self;

@@ -137,6 +137,10 @@ pub trait Disk: Send + Sync {
     fn sync_dir_of(&self, path: &Path) -> io::Result<()>;
     /// Makes all writes to the file system of `path` durable (`syncfs`).
     fn sync_all_beside(&self, path: &Path) -> io::Result<()>;
+    /// Whether that is possible. Windows lets administrators do it.
+    fn syncs_all(&self) -> bool {
+        true
+    }
     /// Identifies the system's start: unflushed writes and shared memory last until the next.
     /// `None`: unknown.
     fn system_start(&self) -> Option<u64> {
@@ -232,7 +236,8 @@ pub trait DiskFile: Send + Sync {
         let _has_none = seal;
         Ok(false)
     }
-    /// Sets the length in bytes; new bytes are zeros.
+    /// Sets the length in bytes; new bytes are zeros. `ResourceBusy`: Windows shortens no file that
+    /// is mapped ([`DiskFile::shared_words`]).
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Reserves room for `len` bytes at the same length. `StorageFull` without it; `Ok` where
     /// unsupported.

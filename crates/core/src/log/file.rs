@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -662,10 +663,24 @@ impl LogFile {
 
     /// Zeros the ring (rule NothingLeftBehind).
     pub(crate) fn wipe(&self, slot: &Slot) -> Result<()> {
-        self.write_over(slot.ring_at(), slot.ring_bytes, 256 << 10, |part| {
+        self.zero(slot.ring_at(), slot.ring_bytes)
+    }
+
+    fn zero(&self, from: u64, len: u64) -> Result<()> {
+        self.write_over(from, len, 256 << 10, |part| {
             part.fill(0);
             true
         })
+    }
+
+    /// What [`LogFile::shorten`] could not cut off, to the medium (rule NothingLeftBehind).
+    pub(crate) fn wipe_rest(&self, end: u64) -> Result<()> {
+        let len = self.file.len().context(|| self.what("cannot read the length of"))?;
+        if len > end {
+            self.zero(end, len - end)?;
+            self.flush()?;
+        }
+        Ok(())
     }
 
     /// Writes a slot, not flushed: `session` has ended in home up to `tid`.
@@ -689,7 +704,16 @@ impl LogFile {
             self.file.write_at(&again.encode(), again.position()).context(|| self.what("cannot write to"))?;
             self.flush()?;
         }
-        self.file.set_len(end).context(|| self.what("cannot shorten"))
+        self.shorten(end)
+    }
+
+    /// Windows keeps the length of a file that is mapped: then the rest stays, and no slot leads
+    /// there.
+    pub(crate) fn shorten(&self, end: u64) -> Result<()> {
+        match self.file.set_len(end) {
+            Err(e) if e.kind() == ErrorKind::ResourceBusy => Ok(()),
+            done => done.context(|| self.what("cannot shorten")),
+        }
     }
 
     pub(crate) fn is_at(&self, disk: &dyn Disk, path: &Path) -> Result<bool> {

@@ -466,10 +466,7 @@ impl Log {
         let position = position.max(self.ring_end());
         if self.stream_tail > position {
             self.stream_tail = position;
-            self.log
-                .file
-                .set_len(position)
-                .context(|| format!("cannot shorten the log {}", self.log.path.display()))?;
+            self.log.shorten(position)?;
         }
         Ok(())
     }
@@ -481,9 +478,8 @@ impl Log {
 
     /// Cuts off an earlier owner's streamed images.
     pub fn stream_reset(&mut self) -> Result<()> {
-        let what = || format!("cannot shorten the log {}", self.log.path.display());
-        if self.log.file.len().context(what)? > self.ring_end() {
-            self.log.file.set_len(self.ring_end()).context(what)?;
+        if self.is_longer()? {
+            self.log.shorten(self.ring_end())?;
         }
         self.stream_tail = self.ring_end();
         Ok(())
@@ -547,7 +543,7 @@ impl Log {
         self.is_sealed = false;
         match write_zeros(&self.log, from, to, || self.log.what("cannot lengthen")) {
             Err(e) if e.is_short() => {
-                self.log.file.set_len(from).context(|| self.log.what("cannot shorten"))?;
+                self.log.shorten(from)?;
                 return Ok(false);
             }
             written => written?,
@@ -623,7 +619,12 @@ impl Log {
             self.log.flush()?;
         }
         match stream {
-            StreamedImages::Drop if cuts => self.stream_reset()?,
+            StreamedImages::Drop if cuts => {
+                self.stream_reset()?;
+                if wipes {
+                    self.log.wipe_rest(self.ring_end())?;
+                }
+            }
             StreamedImages::Drop => self.stream_tail = self.ring_end(),
             StreamedImages::Keep => {}
         }

@@ -181,7 +181,8 @@ impl Database {
     fn end_elsewhere(&self, noted: Option<u64>) -> Result<()> {
         let home = self.home.id().context(|| self.what("cannot look at"))?;
         match noted {
-            Some(file) if file != home.ino => {
+            // Else each end was flushed.
+            Some(file) if file != home.ino && self.disk.syncs_all() => {
                 self.disk.sync_all_beside(&self.path).context(|| self.what("cannot flush the file system of"))
             }
             _ => Ok(()),
@@ -269,7 +270,7 @@ impl Database {
             self.sync_home()?;
         } else {
             let may_be_proven = is_in_place && ended == MarkRemoval::Proven && removed.is_ok() && !wipes;
-            let is_proven = may_be_proven && is_close_proven(live, &state, mark);
+            let is_proven = may_be_proven && self.disk.syncs_all() && is_close_proven(live, &state, mark);
             // Snapshots or a recovery may have left pages behind the end.
             if live.home.bytes != state.bytes() || live.home.reserved_bytes > 0 {
                 self.home.set_len(state.bytes()).context(|| self.what("cannot fit the length of"))?;

@@ -9,13 +9,13 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
+use onewrite_core::disk::sim::{Op, SimDisk, SplitMix64};
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
 use super::check::{damage, said};
 use super::process::{BESIDE, FILES, Level, add_noise, explain, level};
-use crate::check::{Counts, ROOMY, Violation};
+use crate::check::{Counts, ROOMY, Violation, drawn_disk};
 use crate::hook::{HookDisk, Operation};
 
 /// The last transaction on each database.
@@ -68,12 +68,8 @@ struct World {
 /// Runs one history.
 pub fn run(seed: u64, steps: usize, trace: bool, counts: &Arc<Counts>) -> Step<()> {
     let mut rng = SplitMix64::new(seed ^ 0xa77a);
-    let config = SimConfig {
-        atomic_unit: [512, 4096][rng.below(2)],
-        sync_covers_creation: rng.below(2) == 0,
-        capacity: ROOMY,
-        trace,
-    };
+    let atomic_unit = [512, 4096][rng.below(2)];
+    let config = drawn_disk(&mut rng, atomic_unit, trace);
     let scheme = ["log", "log", "log", "wal-opt"][rng.below(4)];
     let mut options = vec![("scheme", scheme), ("log_size", "256k"), ("busy_ms", "0"), ("idle", "0")];
     if rng.below(2) == 0 {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
+use onewrite_core::disk::sim::{SimDisk, SplitMix64};
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
@@ -13,7 +13,7 @@ use super::deaths::{Oracles, mirror};
 use super::print::{Print, print};
 use super::process::{BESIDE, Level, SCHEMAS, add_noise, explain, level};
 use super::statements::{self, Shape};
-use crate::check::{Counts, ROOMY, Violation};
+use crate::check::{Counts, ROOMY, Violation, drawn_disk};
 use crate::history::{Campaign, in_page, is_brief};
 use crate::hook::HookDisk;
 use crate::oracle::Oracle;
@@ -110,8 +110,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
     let durable = !scheme.starts_with("off");
     let drawn_unit = [512, 4096][rng.below(2)];
     let atomic_unit = campaign.atomic_unit.unwrap_or(drawn_unit);
-    let config =
-        SimConfig { atomic_unit, sync_covers_creation: rng.below(2) == 0, capacity: ROOMY, trace: campaign.trace };
+    let config = drawn_disk(&mut rng, atomic_unit, campaign.trace);
     let page_bytes = [512, 1024, 1024, 2048, 4096, 4096][rng.below(6)];
     let page_bytes_max = if in_page(&scheme) { atomic_unit.min(4096) as usize } else { 4096 };
     let shape = Shape {

@@ -135,6 +135,10 @@ impl Disk for Socket {
         machine.wrap(machine.disk.temp_file(near)?)
     }
 
+    fn syncs_all(&self) -> bool {
+        self.machine().is_ok_and(|machine| machine.disk.syncs_all())
+    }
+
     fn system_start(&self) -> Option<u64> {
         self.machine().ok()?.disk.system_start()
     }

@@ -4,7 +4,6 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use super::SimState;
 use super::faults::{CallFate, Op};
@@ -14,6 +13,8 @@ use crate::disk::{DiskFile, FileId, FileSeal, LockKind, SharedWords, lock_range}
 const PAGE_BYTES: u64 = 4096;
 /// Smallest sector in bytes.
 const SECTOR_BYTES: usize = 512;
+/// `EBADF` of Linux.
+const BAD_DESCRIPTOR: i32 = 9;
 
 #[derive(Debug)]
 pub(super) struct SimFile {
@@ -30,7 +31,7 @@ impl SimFile {
     }
 
     fn check_writable(&self) -> io::Result<()> {
-        if self.writable { Ok(()) } else { Err(Errno::BADF.into()) }
+        if self.writable { Ok(()) } else { Err(io::Error::from_raw_os_error(BAD_DESCRIPTOR)) }
     }
 
     fn write(&self, op: Op, buf: &[u8], offset: u64) -> io::Result<()> {
@@ -164,8 +165,12 @@ impl DiskFile for SimFile {
         if !state.room_to(self.ino, len) {
             return Err(ErrorKind::StorageFull.into());
         }
+        let stays_long = state.config.as_windows;
         let inode = state.inode(self.ino);
         if len < inode.data.view().len() as u64 {
+            if stays_long && Arc::strong_count(&inode.words) > 1 {
+                return Err(ErrorKind::ResourceBusy.into());
+            }
             inode.reserved = 0; // ftruncate gives blocks past the new end back.
         }
         inode.data.set_len(len as usize);

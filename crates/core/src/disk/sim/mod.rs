@@ -45,13 +45,15 @@ pub struct SimConfig {
     pub sync_covers_creation: bool,
     /// Bytes of all files, with reservations.
     pub capacity: u64,
+    /// A file that is mapped is not shortened, and there is no flush of all files.
+    pub as_windows: bool,
     /// Keep a trace.
     pub trace: bool,
 }
 
 impl Default for SimConfig {
     fn default() -> Self {
-        Self { atomic_unit: 4096, sync_covers_creation: false, capacity: 1 << 30, trace: false }
+        Self { atomic_unit: 4096, sync_covers_creation: false, capacity: 1 << 30, as_windows: false, trace: false }
     }
 }
 
@@ -412,6 +414,9 @@ impl Disk for SimDisk {
     }
 
     fn sync_all_beside(&self, path: &Path) -> io::Result<()> {
+        if !self.syncs_all() {
+            return Err(ErrorKind::Unsupported.into());
+        }
         let path = normal(path);
         let mut state = self.state.lock();
         let fate = state.begin(Op::Sync, &path, 0, 0)?;
@@ -423,6 +428,10 @@ impl Disk for SimDisk {
         state.names.sync_all();
         state.collect();
         Ok(())
+    }
+
+    fn syncs_all(&self) -> bool {
+        !self.state.lock().config.as_windows
     }
 
     fn system_start(&self) -> Option<u64> {

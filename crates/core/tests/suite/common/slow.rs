@@ -18,7 +18,7 @@ impl Disk for Slow {
 
     onewrite_core::forward_disk!(
         this => this.0;
-        remove, rename, names_beside, exchange, identify, resolve, exists, sync_dir_of, sync_all_beside, temp_file
+        remove, rename, names_beside, exchange, identify, resolve, exists, sync_dir_of, sync_all_beside, syncs_all, temp_file
     );
 }
 

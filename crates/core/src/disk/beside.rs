@@ -16,7 +16,7 @@ pub fn path(home: &Path, suffix: &str) -> PathBuf {
     let fits = name.len() + suffix.len() <= NAME_BYTES_MAX;
     let mut beside = if fits { name.to_vec() } else { short(name) };
     beside.extend_from_slice(suffix.as_bytes());
-    home.with_file_name(system::path_of(beside))
+    home.with_file_name(system::path_of(&beside))
 }
 
 /// For a scheme's second file.

@@ -7,16 +7,17 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 
-use nix::libc;
-
 /// Whether this program has more rights than its user.
 pub fn is_privileged() -> bool {
     // SAFETY: reads what the kernel gave this process when it began.
-    #[cfg(not(target_vendor = "apple"))]
-    return unsafe { libc::getauxval(libc::AT_SECURE) != 0 };
+    #[cfg(all(unix, not(target_vendor = "apple")))]
+    return unsafe { nix::libc::getauxval(nix::libc::AT_SECURE) != 0 };
     // SAFETY: as above.
     #[cfg(target_vendor = "apple")]
-    return unsafe { libc::issetugid() != 0 };
+    return unsafe { nix::libc::issetugid() != 0 };
+    // A program gets more rights by a user's consent, and an environment of its own.
+    #[cfg(windows)]
+    false
 }
 
 /// A variable's value; `None` where unset, and in a privileged program.
@@ -25,8 +26,12 @@ pub fn variable(name: &str) -> Option<OsString> {
     if is_privileged() { None } else { std::env::var_os(name) }
 }
 
-/// `TMPDIR`, or `/tmp`.
+/// `TMPDIR`, or `/tmp`; on Windows the system's choice.
+#[cfg_attr(windows, allow(clippy::disallowed_methods))]
 pub fn temp_dir() -> PathBuf {
+    #[cfg(windows)]
+    return std::env::temp_dir();
+    #[cfg(unix)]
     variable("TMPDIR").filter(|dir| !dir.is_empty()).map_or_else(|| PathBuf::from("/tmp"), PathBuf::from)
 }
 
@@ -36,9 +41,9 @@ pub fn enter_program() -> io::Result<()> {
     if !is_privileged() {
         return Ok(());
     }
-    #[cfg(target_vendor = "apple")]
+    #[cfg(not(all(unix, not(target_vendor = "apple"))))]
     return Err(io::Error::other("the environment cannot be dropped"));
-    #[cfg(not(target_vendor = "apple"))]
+    #[cfg(all(unix, not(target_vendor = "apple")))]
     {
         let threads = std::fs::read_dir("/proc/self/task")?.count();
         if threads != 1 {
@@ -46,7 +51,7 @@ pub fn enter_program() -> io::Result<()> {
         }
         // SAFETY: no other thread runs, and nothing holds a pointer into the environment across
         // this call.
-        match unsafe { libc::clearenv() } {
+        match unsafe { nix::libc::clearenv() } {
             0 => Ok(()),
             _ => Err(io::Error::other("the environment cannot be dropped")),
         }

@@ -1,15 +1,16 @@
 //! Facts of a file.
 
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
-
-use rustix::fs::{CWD, FileType, RawMode, readlinkat_raw};
-use rustix::io::Errno;
+use std::path::Path;
+#[cfg(unix)]
+use std::path::PathBuf;
 
 use super::{FileId, host};
+
+const TYPE: u32 = 0o170_000;
+const REGULAR: u32 = 0o100_000;
+const DIRECTORY: u32 = 0o040_000;
 
 /// A file's facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub struct FileFacts {
     pub ino: u64,
     /// Hard links.
     pub names: u64,
-    /// Type and permissions.
+    /// Type and permissions, in POSIX's bits.
     pub mode: u32,
     /// Its owner.
     pub uid: u32,
@@ -38,14 +39,17 @@ impl FileFacts {
 
     /// Whether it is a regular file.
     pub fn is_file(&self) -> bool {
-        FileType::from_raw_mode(self.mode as RawMode) == FileType::RegularFile
+        self.mode & TYPE == REGULAR
     }
 
     /// An error unless it is a regular file.
     pub fn regular(&self) -> io::Result<()> {
-        match FileType::from_raw_mode(self.mode as RawMode) {
-            FileType::RegularFile => Ok(()),
-            FileType::Directory => Err(Errno::ISDIR.into()),
+        match self.mode & TYPE {
+            REGULAR => Ok(()),
+            #[cfg(unix)]
+            DIRECTORY => Err(rustix::io::Errno::ISDIR.into()),
+            #[cfg(windows)]
+            DIRECTORY => Err(io::ErrorKind::IsADirectory.into()),
             _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
         }
     }
@@ -72,7 +76,13 @@ pub fn at_name(path: &Path) -> io::Result<FileFacts> {
 }
 
 /// `path` made absolute, without `.` and `..`, if no part is a link.
+#[cfg(unix)]
 pub fn without_links(path: &Path) -> Option<PathBuf> {
+    use rustix::fs::{CWD, readlinkat_raw};
+    use rustix::io::Errno;
+    use std::mem::MaybeUninit;
+    use std::path::Component;
+
     if path.as_os_str().is_empty() {
         return None;
     }
@@ -98,8 +108,10 @@ pub fn without_links(path: &Path) -> Option<PathBuf> {
     Some(full)
 }
 
-impl From<Metadata> for FileFacts {
-    fn from(found: Metadata) -> FileFacts {
+#[cfg(unix)]
+impl From<std::fs::Metadata> for FileFacts {
+    fn from(found: std::fs::Metadata) -> FileFacts {
+        use std::os::unix::fs::MetadataExt;
         FileFacts {
             dev: found.dev(),
             ino: found.ino(),
@@ -117,6 +129,7 @@ impl From<Metadata> for FileFacts {
 mod tests {
     use super::*;
 
+    #[cfg(unix)]
     #[test]
     fn a_path_without_links() {
         let dir = tempfile::tempdir().unwrap();
@@ -163,6 +176,7 @@ mod tests {
         let found = at(&file).unwrap();
         assert_eq!((found.names, found.is_file()), (2, true));
         assert_eq!(at_path(&path).unwrap(), found);
+        #[cfg(unix)]
         assert_eq!(FileFacts::from(file.metadata().unwrap()), found);
         assert!(!at_path(dir.path()).unwrap().is_file());
         assert_eq!(at_path(&dir.path().join("c")).unwrap_err().kind(), io::ErrorKind::NotFound);

@@ -7,18 +7,31 @@
 
 pub(crate) mod beside;
 pub mod environment;
+#[cfg(unix)]
+pub mod forked;
+#[cfg(windows)]
+#[path = "windows/forked.rs"]
 pub mod forked;
 pub mod forward;
 #[cfg(all(target_os = "linux", not(feature = "portable")))]
 #[path = "linux/mod.rs"]
 mod host;
-#[cfg(not(all(target_os = "linux", not(feature = "portable"))))]
+#[cfg(all(unix, not(all(target_os = "linux", not(feature = "portable")))))]
 #[path = "posix.rs"]
+mod host;
+#[cfg(windows)]
+#[path = "windows/mod.rs"]
 mod host;
 pub(crate) mod image_file;
 pub(crate) mod locks;
 pub mod look;
+#[cfg(not(all(target_os = "linux", not(feature = "portable"))))]
+mod nap;
 pub mod processes;
+#[cfg(unix)]
+pub mod real;
+#[cfg(windows)]
+#[path = "windows/real.rs"]
 pub mod real;
 pub mod shared;
 pub mod sim;

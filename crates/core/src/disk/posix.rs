@@ -6,8 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::libc::{self, c_int, flock};
 use nix::time::ClockId;
@@ -26,6 +25,7 @@ mod own;
 #[cfg(not(any(target_vendor = "apple", target_os = "linux", target_os = "android")))]
 compile_error!("this system has no locks that belong to the open file: docs/platforms.md");
 
+pub use super::nap::{wait, wake};
 pub use own::{flush, flush_file_system, rename_as, shared_at};
 
 pub fn write_flushed(_file: &File, _buf: &[u8], _offset: u64) -> rustix::io::Result<usize> {
@@ -90,25 +90,13 @@ pub fn made(_file: &File) -> io::Result<Option<u64>> {
     Ok(None)
 }
 
-pub fn wait(word: &AtomicU32, seen: u32, nap: Duration) {
-    let begun = Instant::now();
-    let mut pause = PAUSE_MIN;
-    while word.load(SeqCst) == seen {
-        let left = nap.saturating_sub(begun.elapsed());
-        if left.is_zero() {
-            return;
-        }
-        std::thread::sleep(pause.min(left));
-        pause = (2 * pause).min(PAUSE_MAX);
-    }
+pub fn clock() -> Duration {
+    ClockId::CLOCK_MONOTONIC.now().map_or(Duration::ZERO, Duration::from)
 }
 
-const PAUSE_MIN: Duration = Duration::from_micros(20);
-const PAUSE_MAX: Duration = Duration::from_millis(1);
-
-pub fn wake(_word: &AtomicU32, _all: bool) {}
-
-pub const ROUGH: ClockId = ClockId::CLOCK_MONOTONIC;
+pub fn clock_rough() -> Duration {
+    clock()
+}
 
 pub fn processor() -> Option<usize> {
     None

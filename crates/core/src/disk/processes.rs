@@ -3,9 +3,6 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::io::Errno;
-use rustix::process::{Pid, test_kill_process};
-
 use super::system::clock_s;
 use super::{FileId, host};
 use crate::base::text::printable;
@@ -113,9 +110,7 @@ pub fn life(pid: u32) -> ProcessLife {
 /// And whether it waits for a device: its command line might do so, too.
 fn look_at(pid: u32) -> (ProcessLife, bool) {
     let Ok(stat) = host::process_text(pid, "stat", 1024) else {
-        let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let is_gone = matches!(pid.map(test_kill_process), Some(Err(Errno::SRCH)));
-        return (if is_gone { ProcessLife::Ended } else { ProcessLife::Unknown }, false);
+        return (known_life(pid), false);
     };
     let state = stat.iter().rposition(|b| *b == b')').and_then(|at| stat.get(at + 2));
     let life = match state {
@@ -127,6 +122,18 @@ fn look_at(pid: u32) -> (ProcessLife, bool) {
     };
     (life, state == Some(&b'D'))
 }
+
+/// Without `/proc`.
+#[cfg(unix)]
+fn known_life(pid: u32) -> ProcessLife {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    match pid.map(rustix::process::test_kill_process) {
+        Some(Err(rustix::io::Errno::SRCH)) => ProcessLife::Ended,
+        _ => ProcessLife::Unknown,
+    }
+}
+#[cfg(windows)]
+use host::known_life;
 
 /// Program and arguments, or the kernel's name; `None`: neither can be read.
 pub fn command(pid: u32) -> Option<String> {
@@ -150,7 +157,7 @@ fn comm(pid: u32) -> Option<String> {
 fn short_command(pid: u32, is_waiting: bool) -> Option<String> {
     let arguments = if is_waiting { Vec::new() } else { arguments(pid) };
     let Some((program, rest)) = arguments.split_first() else { return comm(pid).map(|comm| shown(&comm)) };
-    let program = program.rsplit('/').next().unwrap_or(program);
+    let program = program.rsplit(['/', '\\']).next().unwrap_or(program);
     let first = rest.first().filter(|first| !first.starts_with('-'));
     Some(shown(&first.map_or(program.to_owned(), |first| format!("{program} {first}"))))
 }
@@ -206,11 +213,15 @@ pub fn users_of(files: &[FileId]) -> Vec<FileUser> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(unix)]
     use std::os::unix::process::CommandExt;
+    #[cfg(unix)]
     use std::process::{Child, Command, Stdio};
 
+    #[cfg(unix)]
     struct Sleeper(Child);
 
+    #[cfg(unix)]
     impl Sleeper {
         fn named(name: &str) -> Sleeper {
             let child = Command::new("sleep").arg0(name).arg("1000").stdin(Stdio::null()).spawn().unwrap();
@@ -223,6 +234,7 @@ mod tests {
         }
     }
 
+    #[cfg(unix)]
     impl Drop for Sleeper {
         fn drop(&mut self) {
             let _ = self.0.kill();
@@ -241,6 +253,7 @@ mod tests {
         assert_eq!(ProcessTag(1).name(), "another process");
     }
 
+    #[cfg(unix)]
     #[test]
     #[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
     fn a_hostile_name_stays_on_its_line() {
@@ -250,6 +263,7 @@ mod tests {
         assert_eq!(command(pid).unwrap(), "a\n\u{1b}[2J\u{202e}b 1000");
     }
 
+    #[cfg(unix)]
     #[test]
     #[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
     fn options_and_what_follows_are_not_in_a_message() {
@@ -263,6 +277,7 @@ mod tests {
         sleeper.wait().unwrap();
     }
 
+    #[cfg(unix)]
     #[test]
     #[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
     fn a_stopped_and_an_ended_process_are_said_so() {

@@ -6,15 +6,16 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
+use memmap2::{MmapOptions, MmapRaw};
+
 use super::forked::NoFork;
 use super::look;
-
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Number of [`Words::longs`].
 pub const LONGS: usize = 448;
@@ -44,13 +45,20 @@ impl Default for Words {
 #[derive(Debug)]
 enum WordsMemory {
     /// Pages of a file.
-    Mapped(NonNull<[Words]>),
+    Mapped(MappedWords),
     /// Read-only, with this process's stores.
-    Observed { shared: NonNull<[Words]>, own: Box<[Words]> },
+    Observed { shared: MappedWords, own: Box<[Words]> },
     /// On a simulated disk, or where mapping fails.
     Memory(Box<[Words]>),
     /// Private once the simulated process is dead.
     Until { dead: Arc<AtomicBool>, shared: Arc<SharedWords>, own: Box<[Words]> },
+}
+
+/// A file's first blocks, until it is dropped.
+#[derive(Debug)]
+struct MappedWords {
+    at: NonNull<[Words]>,
+    map: ManuallyDrop<MmapRaw>,
 }
 
 fn new_blocks(blocks: usize) -> Box<[Words]> {
@@ -80,10 +88,10 @@ impl SharedWords {
 
     /// The first `blocks` of `file`. For a read-only one see [`SharedWords::to_write`].
     pub fn map(file: &File, blocks: usize) -> io::Result<SharedWords> {
-        match map_as(file, blocks, ProtFlags::READ | ProtFlags::WRITE) {
-            Ok(at) => Ok(SharedWords(WordsMemory::Mapped(at))),
+        match MappedWords::of(file, blocks, |options, file| options.map_raw(file)) {
+            Ok(mapped) => Ok(SharedWords(WordsMemory::Mapped(mapped))),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                let shared = map_as(file, blocks, ProtFlags::READ)?;
+                let shared = MappedWords::of(file, blocks, |options, file| options.map_raw_read_only(file))?;
                 Ok(SharedWords(WordsMemory::Observed { shared, own: new_blocks(blocks) }))
             }
             Err(e) => Err(e),
@@ -96,7 +104,7 @@ impl SharedWords {
         match &self.0 {
             // SAFETY: the mapping is page-aligned, as long as the words, and lives until `self` is
             // dropped.
-            WordsMemory::Mapped(at) | WordsMemory::Observed { shared: at, .. } => unsafe { at.as_ref() },
+            WordsMemory::Mapped(map) | WordsMemory::Observed { shared: map, .. } => unsafe { map.at.as_ref() },
             WordsMemory::Memory(words) => words,
             WordsMemory::Until { dead, shared, own } => SharedWords::simulated(dead, shared, own),
         }
@@ -137,18 +145,33 @@ impl SharedWords {
     }
 }
 
-fn map_as(file: &File, blocks: usize, access: ProtFlags) -> io::Result<NonNull<[Words]>> {
-    let blocks = blocks.max(1);
-    let len = blocks * BYTES;
-    if look::at(file)?.bytes < len as u64 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+impl MappedWords {
+    fn of(
+        file: &File,
+        blocks: usize,
+        map: impl FnOnce(&MmapOptions, &File) -> io::Result<MmapRaw>,
+    ) -> io::Result<MappedWords> {
+        let blocks = blocks.max(1);
+        let len = blocks * BYTES;
+        // Windows would lengthen the file.
+        if look::at(file)?.bytes < len as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut no_fork = NoFork::new();
+        let map = map(MmapOptions::new().len(len), file)?;
+        let at = NonNull::new(map.as_mut_ptr().cast::<Words>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        no_fork.mapped(at.addr().get(), len);
+        Ok(MappedWords { at: NonNull::slice_from_raw_parts(at, blocks), map: ManuallyDrop::new(map) })
     }
-    let mut no_fork = NoFork::new();
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
-    let at = unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, file, 0)? };
-    let at = NonNull::new(at.cast::<Words>()).ok_or(io::ErrorKind::OutOfMemory)?;
-    no_fork.mapped(at.addr().get(), len);
-    Ok(NonNull::slice_from_raw_parts(at, blocks))
+}
+
+impl Drop for MappedWords {
+    fn drop(&mut self) {
+        let mut no_fork = NoFork::new();
+        no_fork.unmapped(self.at.addr().get(), self.at.len() * BYTES);
+        // SAFETY: this is its last use, and nothing borrowed from `self` outlives it.
+        unsafe { ManuallyDrop::drop(&mut self.map) };
+    }
 }
 
 impl Deref for SharedWords {
@@ -158,19 +181,6 @@ impl Deref for SharedWords {
     fn deref(&self) -> &Words {
         // Each backing has at least a block.
         &self.blocks()[0]
-    }
-}
-
-impl Drop for SharedWords {
-    fn drop(&mut self) {
-        if let WordsMemory::Mapped(at) | WordsMemory::Observed { shared: at, .. } = &self.0 {
-            let len = at.len() * BYTES;
-            let mut no_fork = NoFork::new();
-            no_fork.unmapped(at.addr().get(), len);
-            // SAFETY: the mapping is ours, and nothing borrowed from `self` outlives it. Unmapping
-            // what was mapped does not fail.
-            let _ = unsafe { munmap(at.as_ptr().cast(), len) };
-        }
     }
 }
 

@@ -1,9 +1,8 @@
 //! The operating system besides files, for one list of ports (`docs/platforms.md`).
 
 use std::cell::Cell;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -21,16 +20,14 @@ pub fn wake(word: &AtomicU32, all: bool) {
     host::wake(word, all);
 }
 
-/// Monotonic, for all processes, in microseconds. By libc: rustix reads past the part of the vDSO
-/// that valgrind shows.
+/// Monotonic, for all processes, in microseconds.
 pub fn clock_us() -> u64 {
-    let now = nix::time::ClockId::CLOCK_MONOTONIC.now().map_or(Duration::ZERO, Duration::from);
-    now.as_micros() as u64
+    host::clock().as_micros() as u64
 }
 
 /// The same clock as of its last tick, 10 ms ago at most: a look costs a quarter.
 pub fn clock_rough() -> Duration {
-    host::ROUGH.now().map_or(Duration::ZERO, Duration::from)
+    host::clock_rough()
 }
 
 /// The same clock in whole seconds.
@@ -67,19 +64,26 @@ pub fn random() -> io::Result<u64> {
     getrandom::u64().map_err(|e| io::Error::other(e.to_string()))
 }
 
-/// Any but the separator and zero.
+/// Any but the separator and zero; on Windows UTF-8.
 pub fn bytes_of(name: &OsStr) -> &[u8] {
-    name.as_bytes()
+    name.as_encoded_bytes()
 }
 
 /// From bytes.
+#[cfg(unix)]
 pub fn name_of(bytes: &[u8]) -> &OsStr {
-    OsStr::from_bytes(bytes)
+    std::os::unix::ffi::OsStrExt::from_bytes(bytes)
 }
 
-/// From bytes.
-pub fn path_of(bytes: Vec<u8>) -> PathBuf {
-    PathBuf::from(OsString::from_vec(bytes))
+/// From UTF-8; else a name that no file has.
+#[cfg(windows)]
+pub fn name_of(bytes: &[u8]) -> &OsStr {
+    OsStr::new(std::str::from_utf8(bytes).unwrap_or("?"))
+}
+
+/// From bytes, as a name.
+pub fn path_of(bytes: &[u8]) -> PathBuf {
+    PathBuf::from(name_of(bytes))
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ impl Decision {
             let end = at::FILE_BYTES.checked_add(len)?;
             let path = rest.get(at::FILE_BYTES..end)?;
             files.push(DecisionPart {
-                path: system::path_of(path.to_vec()),
+                path: system::path_of(path),
                 session: le_u64(rest, 0)?,
                 tid: Tid(le_u64(rest, 8)?),
             });

@@ -291,7 +291,7 @@ impl<'a> Record<'a> {
         Some(Decider {
             token: le_u64(entry, at::AT_DECIDER_TOKEN)?,
             session: le_u64(entry, at::AT_DECIDER_SESSION)?,
-            path: system::path_of(entry.get(at::AT_DECIDER_PATH..)?.to_vec()),
+            path: system::path_of(entry.get(at::AT_DECIDER_PATH..)?),
         })
     }
 

@@ -88,7 +88,7 @@ pub fn databases_of(journals: &[u8]) -> Option<Vec<PathBuf>> {
     let names = journals.split(|byte| *byte == 0).filter(|name| !name.is_empty());
     names
         .map(|name| name.strip_suffix(JOURNAL_SUFFIX.as_bytes()).filter(|name| !name.is_empty()))
-        .map(|name| name.map(|name| system::path_of(name.to_vec())))
+        .map(|name| name.map(system::path_of))
         .collect()
 }
 

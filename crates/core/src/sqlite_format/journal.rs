@@ -184,7 +184,7 @@ pub fn super_journal(len: u64, read: impl Fn(&mut [u8], u64) -> Result<usize>) -
     };
     let mut name = vec![0; name_bytes as usize];
     let read = read(&mut name, at)?;
-    Ok((read == name.len()).then(|| system::path_of(name)))
+    Ok((read == name.len()).then(|| system::path_of(&name)))
 }
 
 fn what() -> String {

@@ -4,12 +4,12 @@
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::time::Duration;
 
 use onewrite_core::Error;
+use onewrite_core::disk::system;
 
 use super::files::{OpenFile, place_journal, place_main};
 use super::registered::{NameOf, Onewrite};
@@ -232,7 +232,7 @@ unsafe extern "C" fn x_full_pathname(vfs: *mut Vfs, name: *const c_char, bytes: 
         this.host.disk.full_path(&path_of(path)).filter(|_| this.host.base.is_unix())
     }));
     if let Ok(Some(full)) = full
-        && let Ok(full) = CString::new(full.into_os_string().into_vec())
+        && let Ok(full) = CString::new(system::bytes_of(full.as_os_str()))
         && full.as_bytes_with_nul().len() <= usize::try_from(bytes).unwrap_or(0)
     {
         // SAFETY: SQLite gives room for `bytes`.

@@ -17,7 +17,7 @@ use super::main::Main;
 use super::state::{MARKED, OpenName, marked_elsewhere};
 use crate::host::Host;
 use crate::host::base::BaseFile;
-use crate::host::fault::{Fault, Outcome};
+use crate::host::fault::{self, Fault, Outcome};
 use crate::settings::{split, uri};
 use crate::sqlite::api::path_of;
 use crate::sqlite::ffi::{code, open as flag};
@@ -222,7 +222,7 @@ fn regular(path: &Path) -> io::Result<()> {
     let found = std::fs::metadata(path)?;
     match found.is_file() {
         true => Ok(()),
-        false if found.is_dir() => Err(io::Error::from_raw_os_error(libc::EISDIR)),
+        false if found.is_dir() => Err(fault::is_a_directory()),
         false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
     }
 }

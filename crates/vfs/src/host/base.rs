@@ -32,6 +32,9 @@ impl Base {
         Base { vfs, methods: Box::leak(Box::new(copy)) }
     }
 
+    /// SQLite's own for files of this system.
+    pub(crate) const SYSTEM: &'static CStr = if cfg!(windows) { c"win32" } else { c"unix" };
+
     /// To pass as the first argument of its methods.
     pub(crate) fn as_ptr(self) -> *mut Vfs {
         self.vfs

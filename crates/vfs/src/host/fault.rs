@@ -4,6 +4,7 @@
 use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
+use std::io;
 use std::ptr;
 
 use onewrite_core::Error;
@@ -29,6 +30,21 @@ impl From<Error> for Fault {
 
 pub(crate) type Outcome<T = ()> = Result<T, Fault>;
 
+/// The process, or the system, has no room for another open file.
+#[cfg(unix)]
+const NO_HANDLE: [i32; 2] = [libc::EMFILE, libc::ENFILE];
+/// `ERROR_TOO_MANY_OPEN_FILES`, `ERROR_NO_SYSTEM_RESOURCES`.
+#[cfg(windows)]
+const NO_HANDLE: [i32; 2] = [4, 1450];
+
+/// As the system says it where it says so.
+pub(crate) fn is_a_directory() -> io::Error {
+    #[cfg(unix)]
+    return io::Error::from_raw_os_error(libc::EISDIR);
+    #[cfg(windows)]
+    io::ErrorKind::IsADirectory.into()
+}
+
 /// The result code of an error; `io_code` is that of a failed read, write or flush in this call.
 pub(crate) fn result_code(error: &Error, io_code: c_int) -> c_int {
     match error {
@@ -39,8 +55,9 @@ pub(crate) fn result_code(error: &Error, io_code: c_int) -> c_int {
         Error::NoMemory => code::IOERR_NOMEM,
         Error::Io { error, .. } => match error.raw_os_error() {
             // The error of an open, or of the first read of a directory.
-            Some(libc::EMFILE | libc::ENFILE | libc::EISDIR) => code::CANTOPEN,
-            Some(libc::ENOMEM) => code::IOERR_NOMEM,
+            Some(e) if NO_HANDLE.contains(&e) => code::CANTOPEN,
+            _ if error.kind() == io::ErrorKind::IsADirectory => code::CANTOPEN,
+            _ if error.kind() == io::ErrorKind::OutOfMemory => code::IOERR_NOMEM,
             _ => io_code,
         },
         Error::Poisoned(_) | Error::WrittenLate(_) | Error::Unshipped(_) => io_code,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use onewrite_core::{Engine, Error};
 use parking_lot::{Condvar, Mutex};
 
-use crate::process::log;
+use crate::process::{end, log};
 use crate::sqlite::ffi::code;
 
 /// Looks at databases are as far apart as this, at least and at most.
@@ -70,16 +70,15 @@ impl Keeper {
     fn attached(&'static self) {
         static AT_EXIT: Once = Once::new();
         AT_EXIT.call_once(|| {
-            stay_loaded();
-            // SAFETY: the handler catches panics, and the library stays loaded.
-            unsafe { libc::atexit(at_exit) };
+            end::stay_loaded();
+            end::at_exit(rest_at_exit);
         });
         let mut state = self.state.lock();
         state.is_due = true;
         if state.runs {
             return;
         }
-        let spawned = without_signals(|| std::thread::Builder::new().name("onewrite".into()).spawn(|| self.run()));
+        let spawned = end::without_signals(|| std::thread::Builder::new().name("onewrite".into()).spawn(|| self.run()));
         match spawned {
             Ok(_) => state.runs = true,
             // The databases stay attached until their last connection closes.
@@ -101,39 +100,12 @@ impl Keeper {
     }
 }
 
-/// A program may unload the drop-in library, under the feet of the thread. From here on it stays.
-fn stay_loaded() {
-    let mut own = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: the address is of this library, whose entry the call fills before it is read. The
-    // library is loaded: nothing of it runs.
-    unsafe {
-        if libc::dladdr(stay_loaded as *const std::ffi::c_void, own.as_mut_ptr()) != 0 {
-            libc::dlopen(own.assume_init().dli_fname, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
-        }
-    }
-}
-
-/// Calls `f`, whose threads get none of the signals that are sent to this process.
-fn without_signals<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: both sets are this frame's; without an old mask nothing is put back.
-    unsafe {
-        let (mut all, mut old) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut all);
-        let masked = libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old) == 0;
-        let made = f();
-        if masked {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, std::ptr::null_mut());
-        }
-        made
-    }
-}
-
 fn failed(path: &Path, error: &Error) {
     log::line(code::WARNING, &format!("{} stays in use while nothing uses it: {error}", path.display()));
 }
 
 /// The process ends by `exit()`, or by a return from `main`.
-extern "C" fn at_exit() {
+extern "C" fn rest_at_exit() {
     let ended = Arc::new((Mutex::new(false), Condvar::new()));
     let ends = ended.clone();
     let rest = move || {
@@ -150,7 +122,7 @@ extern "C" fn at_exit() {
     };
     // A thread of its own, which is not waited for where a lock was left by a thread that died.
     let _ = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        if without_signals(|| std::thread::Builder::new().spawn(rest)).is_ok() {
+        if end::without_signals(|| std::thread::Builder::new().spawn(rest)).is_ok() {
             let mut is_over = ended.0.lock();
             ended.1.wait_while_for(&mut is_over, |is_over| !*is_over, EXIT_WAIT);
         }

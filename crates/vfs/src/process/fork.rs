@@ -4,9 +4,9 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+#[cfg(unix)]
 use onewrite_core::disk::forked;
 
 /// How many forks lie between the first use of this library and this process.
@@ -21,7 +21,9 @@ pub(crate) fn generation() -> u32 {
 
 /// From here on forks are noticed.
 pub(crate) fn watch() {
-    static WATCH: Once = Once::new();
+    #[cfg(unix)]
+    static WATCH: std::sync::Once = std::sync::Once::new();
+    #[cfg(unix)]
     WATCH.call_once(|| {
         // SAFETY: the handler in the child adds to an atomic and calls the system, both of which is
         // safe there. Without memory for the handlers the number stays 0: forks are then not
@@ -30,14 +32,17 @@ pub(crate) fn watch() {
     });
 }
 
+#[cfg(unix)]
 extern "C" fn before() {
     forked::before();
 }
 
+#[cfg(unix)]
 extern "C" fn in_parent() {
     forked::in_parent();
 }
 
+#[cfg(unix)]
 extern "C" fn in_child() {
     forked::in_child();
     GENERATION.fetch_add(1, Ordering::Relaxed);

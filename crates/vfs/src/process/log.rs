@@ -3,20 +3,15 @@
 //! The log neither delays nor kills the program: a line is dropped if its reader has no room for
 //! it.
 
-#![allow(unsafe_code)]
-
 use std::ffi::c_int;
-use std::fs::{File, OpenOptions};
-use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use onewrite_core::environment;
 use onewrite_core::text::printable;
+
+use super::sink::LogSink;
 
 /// Environment variable that says where errors are told besides SQLite's own error log: `stderr`,
 /// or the name of a file to append to.
@@ -25,19 +20,11 @@ pub const LOG_VARIABLE: &str = "ONEWRITE_LOG";
 /// Bytes of a line: as many as a pipe that has room takes whole.
 const LINE_BYTES_MAX: usize = 4096;
 
-enum LogDestination {
-    Nowhere,
-    StandardError,
-    File(OwnedFd),
-}
-
 /// Writes one line: seconds since 1970, process, SQLite's code, message.
 pub(crate) fn line(code: c_int, message: &str) {
-    static PLACE: OnceLock<LogDestination> = OnceLock::new();
-    match PLACE.get_or_init(place) {
-        LogDestination::Nowhere => {}
-        LogDestination::StandardError => write(libc::STDERR_FILENO, &stamped(code, message)),
-        LogDestination::File(file) => write(file.as_raw_fd(), &stamped(code, message)),
+    static PLACE: OnceLock<Option<LogSink>> = OnceLock::new();
+    if let Some(sink) = PLACE.get_or_init(place) {
+        write(sink, &stamped(code, message));
     }
 }
 
@@ -48,99 +35,22 @@ fn stamped(code: c_int, message: &str) -> String {
 
 /// Writes a line with one call, so that lines of several processes stay whole. A log that cannot be
 /// written stops nothing.
-fn write(to: RawFd, text: &str) {
+fn write(sink: &LogSink, text: &str) {
     let mut line = printable(text).into_owned();
     line.truncate((0..LINE_BYTES_MAX).rev().find(|&len| line.is_char_boundary(len)).unwrap_or(0));
     line.push('\n');
-    // Asked, because standard error is not ours to make non-blocking.
-    let mut room = libc::pollfd { fd: to, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one structure of ours, and no time to wait.
-    if unsafe { libc::poll(&raw mut room, 1, 0) } != 1 {
-        return;
-    }
-    without_broken_pipe(|| {
-        // SAFETY: the bytes live across the call.
-        let _lost = unsafe { libc::write(to, line.as_ptr().cast(), line.len()) };
-    });
+    sink.write(line.as_bytes());
 }
 
-/// Runs `write` so that a pipe without a reader is an error of it and no signal for the program.
-fn without_broken_pipe(write: impl FnOnce()) {
-    let mut pipe = MaybeUninit::<libc::sigset_t>::uninit();
-    let (mut pending, mut before) = (pipe, pipe);
-    // SAFETY: the sets are filled by the calls before they are read; the mask is this thread's, and
-    // is put back.
-    unsafe {
-        libc::sigemptyset(pipe.as_mut_ptr());
-        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
-        libc::sigemptyset(pending.as_mut_ptr());
-        libc::sigpending(pending.as_mut_ptr());
-        let is_ours = libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 0;
-        if libc::pthread_sigmask(libc::SIG_BLOCK, pipe.as_ptr(), before.as_mut_ptr()) != 0 {
-            return;
-        }
-        write();
-        // One that came meanwhile is taken; one that waited before is the program's.
-        if is_ours {
-            take_pending(pipe.as_ptr());
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut());
-    }
-}
-
-/// Takes a blocked signal, without waiting for one.
-#[cfg(not(target_vendor = "apple"))]
-unsafe fn take_pending(signals: *const libc::sigset_t) {
-    let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the set is the caller's, and the time lives across the call.
-    while unsafe { libc::sigtimedwait(signals, std::ptr::null_mut(), &raw const no_time) } == -1
-        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-    {}
-}
-
-/// macOS has no `sigtimedwait`. A broken pipe is told to the thread that wrote, so no other takes
-/// it in between.
-#[cfg(target_vendor = "apple")]
-unsafe fn take_pending(signals: *const libc::sigset_t) {
-    let (mut pending, mut taken) = (MaybeUninit::<libc::sigset_t>::uninit(), 0);
-    // SAFETY: the set is the caller's, the other one is filled before it is read.
-    unsafe {
-        libc::sigemptyset(pending.as_mut_ptr());
-        libc::sigpending(pending.as_mut_ptr());
-        if libc::sigismember(pending.as_ptr(), libc::SIGPIPE) == 1 {
-            libc::sigwait(signals, &raw mut taken);
-        }
-    }
-}
-
-fn place() -> LogDestination {
-    let Some(name) = environment::variable(LOG_VARIABLE).filter(|name| !name.is_empty()) else {
-        return LogDestination::Nowhere;
-    };
+fn place() -> Option<LogSink> {
+    let name = environment::variable(LOG_VARIABLE).filter(|name| !name.is_empty())?;
     if name == "stderr" {
-        return LogDestination::StandardError;
+        return Some(LogSink::standard_error());
     }
-    match open(Path::new(&name)) {
-        Ok(file) => LogDestination::File(file),
-        Err(e) => {
-            let choices = "the choices are stderr and a file to append to";
-            let name = name.to_string_lossy();
-            write(libc::STDERR_FILENO, &format!("onewrite: {LOG_VARIABLE}={name}: {e}; {choices}"));
-            LogDestination::StandardError
-        }
-    }
-}
-
-/// Opens a log without waiting for the other end of a pipe. A link is followed, as `/dev/stderr` is
-/// one.
-fn open(path: &Path) -> io::Result<OwnedFd> {
-    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-    let file: File = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path)?;
-    // SAFETY: the descriptor is open, and the answer is a new one, or -1. Below 3 the program would
-    // write to it, too.
-    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) } {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: the descriptor was just made and has no other owner.
-        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-    }
+    Some(LogSink::open(Path::new(&name)).unwrap_or_else(|e| {
+        let choices = "the choices are stderr and a file to append to";
+        let sink = LogSink::standard_error();
+        write(&sink, &format!("onewrite: {LOG_VARIABLE}={}: {e}; {choices}", name.to_string_lossy()));
+        sink
+    }))
 }

@@ -242,7 +242,7 @@ fn is_another_copy(vfs: *mut Vfs) -> bool {
 
 /// The VFS that pass-through goes to: `named`, or else SQLite's own for files, or else the default.
 fn underneath(api: &Api, named: Option<&CStr>, registered: &[usize]) -> Result<Base, RegisterError> {
-    let candidates = [named.unwrap_or(c"unix").as_ptr(), named.map_or(std::ptr::null(), CStr::as_ptr)];
+    let candidates = [named.unwrap_or(Base::SYSTEM).as_ptr(), named.map_or(std::ptr::null(), CStr::as_ptr)];
     for name in candidates {
         // SAFETY: the name is a C string, or null for the default.
         let found = unsafe { (api.vfs_find)(name) };
@@ -251,7 +251,7 @@ fn underneath(api: &Api, named: Option<&CStr>, registered: &[usize]) -> Result<B
             return Ok(unsafe { Base::new(found) });
         }
     }
-    refuse("this SQLite has no VFS for files (\"unix\") that onewrite could build on")
+    refuse(format!("this SQLite has no VFS for files ({:?}) that onewrite could build on", Base::SYSTEM))
 }
 
 /// Gives every connection that opens from now on its SQL functions. The SQLite library that this

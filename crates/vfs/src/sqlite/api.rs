@@ -3,10 +3,10 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 
+use onewrite_core::disk::system;
 use onewrite_core::text::printable;
 
 use super::ffi::{
@@ -249,5 +249,5 @@ pub(crate) fn c_text(text: &str) -> CString {
 
 /// The path SQLite gave as text.
 pub(crate) fn path_of(name: &CStr) -> PathBuf {
-    PathBuf::from(OsStr::from_bytes(name.to_bytes()))
+    system::path_of(name.to_bytes())
 }

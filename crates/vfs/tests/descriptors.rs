@@ -1,5 +1,6 @@
 //! Codes where a file cannot be opened. One test, for it takes all descriptors of the process.
 
+#![cfg(unix)]
 #![allow(unsafe_code)]
 
 mod common;

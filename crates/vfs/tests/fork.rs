@@ -1,6 +1,7 @@
 //! Connections that a fork carries into the child: one without a transaction works there, one
 //! inside a transaction works after ROLLBACK, and the parent notices neither.
 
+#![cfg(unix)]
 #![allow(unsafe_code)]
 
 mod common;

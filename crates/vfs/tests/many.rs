@@ -3,6 +3,7 @@
 //!
 //! `ONEWRITE_TEST_PROCESSES` is their number. `--nocapture` shows a commit's time and memory.
 
+#![cfg(unix)]
 #![allow(unsafe_code)]
 
 mod common;

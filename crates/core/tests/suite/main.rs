@@ -11,6 +11,7 @@ mod in_page_size;
 mod in_page_threads;
 mod in_place;
 mod late_writes;
+#[cfg(unix)]
 mod layers;
 mod lengthened;
 mod lost_log;
@@ -20,12 +21,14 @@ mod readers_on_the_way_home;
 mod reading_ahead;
 mod recovery_crashes;
 mod rest;
+#[cfg(unix)]
 mod rules;
 mod shadow;
 mod shipper;
 mod small_log;
 mod sweep;
 mod tentative_place;
+#[cfg(unix)]
 mod tidy;
 mod unmade;
 mod wal_mode;

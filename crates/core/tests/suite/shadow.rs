@@ -3,11 +3,11 @@
 use crate::common;
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use common::{PAGE, page, plain, write};
+#[cfg(unix)]
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, DiskFile, FileId, OpenMode};
@@ -87,6 +87,7 @@ fn a_home_copied_before_a_recovery_does_not_fit_after_a_commit() {
     }
 }
 
+#[cfg_attr(windows, ignore = "it compares names of the simulated disk as Linux writes them")]
 #[test]
 fn a_commit_writes_both_files_and_flushes_one_and_the_names() {
     let disk = disk();
@@ -374,11 +375,13 @@ fn a_shorter_state_and_a_sticky_close() {
     ends_with_all(&disk, c, 12);
 }
 
+#[cfg(unix)]
 #[test]
 #[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
 fn the_second_file_has_the_permissions_of_the_first() {
+    use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();
-    let path: PathBuf = dir.path().join("db");
+    let path = dir.path().join("db");
     std::fs::write(&path, plain(0)).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
     let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;

@@ -6,6 +6,7 @@ use crate::support;
 
 use std::fs;
 use std::io::Write;
+#[cfg(unix)]
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -222,6 +223,7 @@ fn a_file_that_is_no_database_is_left_alone() {
     assert_eq!(code & 0xff, ffi::SQLITE_CANTOPEN);
 }
 
+#[cfg(unix)]
 #[test]
 fn what_may_not_be_written_is_read_and_says_so() {
     let (dir, path) = made_by_stock();

@@ -11,15 +11,15 @@ use std::path::Path;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags};
 use sqllogictest::{DB, DBOutput, DefaultColumnType, Runner};
-use support::{Answer, add_noise, assert_same, contents, explain, one, open_stock, run};
+use support::{Answer, BY_STOCK, STOCK, add_noise, assert_same, contents, explain, one, open_stock, run};
 
 /// How the main database of a run is opened: a name, URI parameters, and a pragma.
 const SIDES: [(&str, &str, &str); 10] = [
-    ("delete", "vfs=unix", "PRAGMA journal_mode=delete"),
-    ("truncate", "vfs=unix", "PRAGMA journal_mode=truncate"),
-    ("persist", "vfs=unix", "PRAGMA journal_mode=persist"),
-    ("memory", "vfs=unix", "PRAGMA journal_mode=memory"),
-    ("wal", "vfs=unix", "PRAGMA journal_mode=wal"),
+    ("delete", BY_STOCK, "PRAGMA journal_mode=delete"),
+    ("truncate", BY_STOCK, "PRAGMA journal_mode=truncate"),
+    ("persist", BY_STOCK, "PRAGMA journal_mode=persist"),
+    ("memory", BY_STOCK, "PRAGMA journal_mode=memory"),
+    ("wal", BY_STOCK, "PRAGMA journal_mode=wal"),
     ("log", "vfs=onewrite&scheme=log", ""),
     ("log, small", "vfs=onewrite&scheme=log&stream_size=64k&log_size=256k&table_size=64k", ""),
     ("wal-opt", "vfs=onewrite&scheme=wal-opt", ""),
@@ -86,11 +86,11 @@ fn connect(dir: &Path, (_, parameters, pragma): (&str, &str, &str)) -> Side {
     if !pragma.is_empty() {
         one::<String>(&db, pragma);
     }
-    if parameters.starts_with("vfs=unix") {
+    if parameters.starts_with(BY_STOCK) {
         // The files do not depend on flushes, and without these the test is quick.
         db.pragma_update(None, "synchronous", "off").unwrap();
     }
-    let vfs = if parameters.starts_with("vfs=unix") { "unix" } else { "onewrite" };
+    let vfs = if parameters.starts_with(BY_STOCK) { STOCK.to_str().unwrap() } else { "onewrite" };
     Side { db, dir: dir.display().to_string(), vfs }
 }
 

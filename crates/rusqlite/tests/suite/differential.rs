@@ -14,7 +14,9 @@ use rusqlite::backup::{Backup, StepResult};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OpenFlags};
 use support::generator::{Facts, Generator, Rng, Shape, Step};
-use support::{Answer, add_noise, assert_same, assert_same_answer, contents, explain, one, open_stock, run, run_with};
+use support::{
+    Answer, BY_STOCK, add_noise, assert_same, assert_same_answer, contents, explain, one, open_stock, run, run_with,
+};
 use tempfile::TempDir;
 
 const SEEDS: u64 = 5;
@@ -268,10 +270,10 @@ fn differential(preset: &str, seed: u64, steps: u64) {
         ),
         steps: RefCell::default(),
     };
-    let mut sides = [("stock", "vfs=unix".to_owned()), ("ours", parameters.clone())].map(|(name, main)| {
+    let mut sides = [("stock", BY_STOCK.to_owned()), ("ours", parameters.clone())].map(|(name, main)| {
         let dir = dir.path().join(name);
         fs::create_dir(&dir).unwrap();
-        let attached = [if name == "ours" { "vfs=onewrite" } else { "vfs=unix" }, "vfs=unix"].map(str::to_owned);
+        let attached = [if name == "ours" { "vfs=onewrite" } else { BY_STOCK }, BY_STOCK].map(str::to_owned);
         let reserves = (name == "stock" && in_page(preset)).then(|| reserved(dir.parent().unwrap(), &parameters));
         Side { dir, main, attached, connections: Vec::new(), reserves }
     });
@@ -320,8 +322,8 @@ fn differential(preset: &str, seed: u64, steps: u64) {
                 assert_eq!(a, b, "{label}");
             }
             Step::BackupOut { pages, during } => {
-                let into = if rng.one_in(2) { "vfs=onewrite" } else { "vfs=unix" };
-                let a = sides[0].backup_out(pages, &during, "vfs=unix");
+                let into = if rng.one_in(2) { "vfs=onewrite" } else { BY_STOCK };
+                let a = sides[0].backup_out(pages, &during, BY_STOCK);
                 let b = sides[1].backup_out(pages, &during, into);
                 assert_eq!(a.0, b.0, "{label}");
                 assert_same_statement(&label, a.1, b.1);
@@ -333,9 +335,9 @@ fn differential(preset: &str, seed: u64, steps: u64) {
             }
             Step::VacuumInto => {
                 sides.iter().for_each(|side| remove(&side.dir.join("into.db")));
-                let vfs = if rng.one_in(2) { "vfs=onewrite" } else { "vfs=unix" };
+                let vfs = if rng.one_in(2) { "vfs=onewrite" } else { BY_STOCK };
                 let text = |vfs: &str| format!("VACUUM INTO 'file:{{dir}}/into.db?{vfs}'");
-                let [a, b] = [sides[0].sql(0, &text("vfs=unix")), sides[1].sql(0, &text(vfs))];
+                let [a, b] = [sides[0].sql(0, &text(BY_STOCK)), sides[1].sql(0, &text(vfs))];
                 let made = a.code == 0;
                 assert_same_statement(&label, a, b);
                 if made {
@@ -366,10 +368,10 @@ fn differential(preset: &str, seed: u64, steps: u64) {
             Step::Reopen => {
                 close(&label, &mut sides);
                 // Every other time stock SQLite uses the file that onewrite wrote.
-                sides[1].main = if rng.one_in(3) { "vfs=unix".into() } else { parameters.clone() };
+                sides[1].main = if rng.one_in(3) { BY_STOCK.into() } else { parameters.clone() };
                 trace.add(format!("opened with {}", sides[1].main));
                 let file = sides[1].dir.join("main.db");
-                if absorbs && sides[1].main == "vfs=unix" && file.exists() {
+                if absorbs && sides[1].main == BY_STOCK && file.exists() {
                     // The other side was not asked for WAL mode.
                     assert_eq!(one::<String>(&open_stock(&file), "PRAGMA journal_mode=delete"), "delete");
                 }

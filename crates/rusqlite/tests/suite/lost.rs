@@ -4,6 +4,7 @@
 use crate::support;
 
 use std::fs;
+#[cfg(unix)]
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,6 +42,7 @@ fn refused(reply: Reply, words: &[&str]) -> i32 {
     code
 }
 
+#[cfg_attr(windows, ignore = "Wine keeps a removed name until the last handle is closed")]
 #[test]
 fn a_log_that_is_lost_is_made_anew_for_every_process() {
     for is_removed in [true, false] {
@@ -73,6 +75,7 @@ fn a_log_that_is_lost_is_made_anew_for_every_process() {
 }
 
 /// The log of one of two files is removed while their transaction is open.
+#[cfg_attr(windows, ignore = "Wine keeps a removed name until the last handle is closed")]
 #[test]
 fn a_transaction_over_two_files_goes_to_no_removed_log() {
     for lost in [0, 1] {
@@ -94,6 +97,7 @@ fn a_transaction_over_two_files_goes_to_no_removed_log() {
 
 /// A log is moved to another directory, and a link to it takes its place. The next process would
 /// use neither: it follows no link to a log, and beside the moved database there is none.
+#[cfg(unix)]
 #[test]
 fn what_is_moved_and_linked_to_is_lost_as_well() {
     let (dir, path) = made();
@@ -144,6 +148,7 @@ fn an_idle_process_finds_the_new_log() {
     assert_eq!(stock_counts(&path), 7);
 }
 
+#[cfg(unix)]
 #[test]
 fn in_a_directory_that_may_not_be_written_commits_are_errors() {
     let (dir, path) = made();

@@ -5,8 +5,11 @@ use crate::support;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
+#[cfg(unix)]
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+#[cfg(unix)]
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -261,6 +264,7 @@ fn stock_sqlite_finds_the_database_locked_until_a_crash_leaves_it_alone() {
 }
 
 /// A database that other users may only read, and its writer.
+#[cfg(unix)]
 fn read_only_for_others() -> (tempfile::TempDir, PathBuf, Remote) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
@@ -274,6 +278,7 @@ fn read_only_for_others() -> (tempfile::TempDir, PathBuf, Remote) {
 }
 
 /// A process of another user that reads it.
+#[cfg(unix)]
 fn observer(path: &Path, idle: &str) -> Result<Remote, (i32, String)> {
     let mut remote = Remote::start();
     remote.ask("become 65534").unwrap();
@@ -282,6 +287,7 @@ fn observer(path: &Path, idle: &str) -> Result<Remote, (i32, String)> {
 
 /// An idle observer stays attached behind the last writer, for it could not come again; a writer
 /// that finds it gone leaves a plain file.
+#[cfg(unix)]
 #[test]
 fn an_idle_observer_reads_on_behind_the_last_writer() {
     let (_dir, path, mut writer) = read_only_for_others();
@@ -294,6 +300,7 @@ fn an_idle_observer_reads_on_behind_the_last_writer() {
 }
 
 /// An observer that detached comes again beside another one, after the last writer has closed.
+#[cfg(unix)]
 #[test]
 fn an_idle_observer_comes_again_beside_another_behind_the_last_writer() {
     let (dir, path, mut writer) = read_only_for_others();
@@ -327,6 +334,7 @@ fn an_idle_observer_comes_again_beside_another_behind_the_last_writer() {
 
 /// A user who may only read the database reads beside the writers, keeps its snapshot while they
 /// checkpoint, and sees their commits (rule AnnounceThenLook).
+#[cfg(unix)]
 #[test]
 fn who_may_only_read_reads_beside_those_who_write() {
     let dir = tempfile::tempdir().unwrap();
@@ -395,6 +403,7 @@ fn who_may_only_read_reads_beside_those_who_write() {
     assert_eq!(Remote::stock(&path).sql("SELECT count(*) FROM t").unwrap(), "100");
 }
 
+#[cfg(unix)]
 fn set_mode(path: &std::path::Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
@@ -557,6 +566,7 @@ fn a_process_that_only_reads_sees_what_others_write() {
 
 /// A process that may write the log but not the file reads it beside the writers. If it is the last
 /// one, its leftovers wait for the next that may write.
+#[cfg(unix)]
 #[test]
 fn a_process_that_may_only_read_the_file_joins_through_the_log() {
     use std::os::unix::fs::PermissionsExt;

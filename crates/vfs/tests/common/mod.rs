@@ -41,8 +41,13 @@ pub fn open(path: &Path, parameters: &str) -> rusqlite::Result<Connection> {
     onewrite_rusqlite::open(format!("file:{}?{parameters}", path.display()))
 }
 
+/// SQLite's own VFS.
+pub const STOCK: &std::ffi::CStr = if cfg!(windows) { c"win32" } else { c"unix" };
+/// It, as a parameter of a URI.
+pub const BY_STOCK: &str = if cfg!(windows) { "vfs=win32" } else { "vfs=unix" };
+
 pub fn open_stock(path: &Path) -> Connection {
-    Connection::open_with_flags_and_vfs(path, OpenFlags::default(), c"unix").unwrap()
+    Connection::open_with_flags_and_vfs(path, OpenFlags::default(), STOCK).unwrap()
 }
 
 pub fn one<T: rusqlite::types::FromSql>(db: &Connection, sql: &str) -> T {

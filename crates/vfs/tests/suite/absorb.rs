@@ -153,9 +153,10 @@ fn attached_temporary_and_memory_databases_answer_for_themselves() {
     let db = open(&path, "").unwrap();
     db.execute_batch(TABLE).unwrap();
     db.execute_batch(&format!(
-        "ATTACH 'file:{}' AS ours; ATTACH 'file:{}?vfs=unix' AS theirs; ATTACH ':memory:' AS m; CREATE TEMP TABLE x(y)",
+        "ATTACH 'file:{}' AS ours; ATTACH 'file:{}?{}' AS theirs; ATTACH ':memory:' AS m; CREATE TEMP TABLE x(y)",
         ours.display(),
-        theirs.display()
+        theirs.display(),
+        common::BY_STOCK
     ))
     .unwrap();
     assert_eq!(mode(&db, "ours.journal_mode=wal"), "wal");

@@ -29,7 +29,7 @@ impl Disk for SharedDisk {
 
     onewrite_core::forward_disk!(
         this => this.0;
-        remove, rename, names_beside, exchange, identify, resolve, exists, sync_dir_of, sync_all_beside, temp_file
+        remove, rename, names_beside, exchange, identify, resolve, exists, sync_dir_of, sync_all_beside, syncs_all, temp_file
     );
 }
 
@@ -40,7 +40,7 @@ fn share(name: &str) -> (TempDir, PathBuf) {
     ONCE.call_once(|| {
         let disk = Arc::new(SharedDisk(RealDisk::new()));
         // SAFETY: SQLite's own functions.
-        unsafe { onewrite::register_over(&onewrite_rusqlite::api(), c"sharing", disk, c"unix").unwrap() };
+        unsafe { onewrite::register_over(&onewrite_rusqlite::api(), c"sharing", disk, common::STOCK).unwrap() };
     });
     fs::create_dir(dir.path().join("share")).unwrap();
     let path = dir.path().join("share").join(name);

@@ -3,7 +3,6 @@
 use crate::common;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use common::{explain, logged, one, open, open_stock, setup};
@@ -53,7 +52,9 @@ fn an_open_past_the_engine_is_refused() {
     refused(&path, "mode=ro", "opened to read only");
     refused(&path, "immutable=1", "immutable=1");
     refused(&path, "mode=ro&nolock=1", "opened to read only");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    let mut permissions = fs::metadata(&path).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(&path, permissions).unwrap();
     if !is_root(&path) {
         refused(&path, "", "cannot be opened to write");
     }

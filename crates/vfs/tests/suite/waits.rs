@@ -487,7 +487,7 @@ fn a_commit_over_a_file_of_another_vfs_steps_aside() {
     let dir = setup();
     let (first, second) = (dir.path().join("first.db"), dir.path().join("second.db"));
     let (db, reader) = (open(&first, "").unwrap(), open(&first, "").unwrap());
-    db.execute("ATTACH ?1 AS second", [format!("file:{}?vfs=unix", second.display())]).unwrap();
+    db.execute("ATTACH ?1 AS second", [format!("file:{}?{}", second.display(), common::BY_STOCK)]).unwrap();
     db.execute_batch("CREATE TABLE t(v); CREATE TABLE second.u(v)").unwrap();
     let write = "BEGIN; INSERT INTO t VALUES (1); INSERT INTO u VALUES (1); COMMIT";
     db.execute_batch(write).unwrap();
@@ -503,6 +503,7 @@ fn a_commit_over_a_file_of_another_vfs_steps_aside() {
     assert_eq!(one::<String>(&db, both), "22");
 }
 
+#[cfg_attr(windows, ignore = "Windows exchanges no names")]
 #[test]
 #[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
 fn a_commit_over_two_files_that_step_aside_is_busy_beside_a_reader_and_can_be_repeated() {
@@ -527,6 +528,7 @@ fn a_commit_over_two_files_that_step_aside_is_busy_beside_a_reader_and_can_be_re
     reader.execute_batch("COMMIT; INSERT INTO t VALUES (3)").unwrap();
 }
 
+#[cfg_attr(windows, ignore = "Windows exchanges no names")]
 #[test]
 #[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
 fn a_commit_over_two_files_that_step_aside_waits_for_a_reader() {
@@ -543,6 +545,7 @@ fn a_commit_over_two_files_that_step_aside_waits_for_a_reader() {
     assert_eq!(one::<i64>(&db, "SELECT count(*) FROM u"), 1);
 }
 
+#[cfg_attr(windows, ignore = "Windows exchanges no names")]
 #[test]
 #[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
 fn a_commit_of_one_file_of_two_does_not_need_it_alone() {

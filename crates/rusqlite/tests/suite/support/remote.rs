@@ -2,15 +2,15 @@
 //!
 //! The test program has `#[test] fn child() { support::remote::serve() }` at its root.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
+#[cfg(unix)]
+use super::posix;
 use super::{add_noise, explain, open};
 
 const VARIABLE: &str = "ONEWRITE_TEST_CHILD";
@@ -31,9 +31,13 @@ impl Remote {
     pub fn start_as(uid: Option<u32>) -> Option<Remote> {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "child", "--nocapture"]).env(VARIABLE, "1");
+        #[cfg(unix)]
         if let Some(uid) = uid {
+            use std::os::unix::process::CommandExt;
             command.uid(uid).gid(uid);
         }
+        #[cfg(windows)]
+        assert_eq!(uid, None);
         Remote::spawn(command).ok()
     }
 
@@ -54,6 +58,7 @@ impl Remote {
     }
 
     /// Sends a signal to the process.
+    #[cfg(unix)]
     #[allow(unsafe_code)]
     pub fn signal(&self, signal: i32) {
         // SAFETY: takes numbers; the process is a child that was not waited for.
@@ -143,7 +148,7 @@ pub fn serve() {
                 keep(&mut db, open(Path::new(path), parameters))
             }
             "stock" => {
-                keep(&mut db, Connection::open_with_flags_and_vfs(rest, rusqlite::OpenFlags::default(), c"unix"))
+                keep(&mut db, Connection::open_with_flags_and_vfs(rest, rusqlite::OpenFlags::default(), super::STOCK))
             }
             "sql" => last_value(db.as_ref().unwrap(), rest),
             "reader" => {
@@ -153,12 +158,10 @@ pub fn serve() {
                     .and_then(|_| reader.as_ref().unwrap().execute_batch("BEGIN; SELECT * FROM sqlite_schema"))
                     .map(|()| String::new())
             }
-            "fork" => fork(rest),
-            "become" => become_user(rest.parse().unwrap()),
-            "lend" => lend_rights(rest.parse().unwrap()),
-            "limit" => limit(rest.parse().unwrap()),
             "close" => db.take().map_or(Ok(()), |db| db.close().map_err(|(_, e)| e)).map(|()| String::new()),
-            "peak" => Ok(peak_kib().to_string()),
+            #[cfg(unix)]
+            other => posix::command(other, rest),
+            #[cfg(windows)]
             other => panic!("no such command: {other}"),
         };
         let reply = reply.unwrap_or_else(|e| {
@@ -192,80 +195,4 @@ fn last_value(db: &Connection, sql: &str) -> rusqlite::Result<String> {
         };
     }
     Ok(last)
-}
-
-/// The process of a superuser goes on as another user, any other stays as it is.
-#[allow(unsafe_code)]
-fn become_user(id: u32) -> rusqlite::Result<String> {
-    // SAFETY: they take numbers, and change nothing but the rights of this process.
-    let became = unsafe {
-        libc::geteuid() != 0
-            || (libc::setgroups(0, std::ptr::null()) == 0 && libc::setgid(id) == 0 && libc::setuid(id) == 0)
-    };
-    assert!(became, "{}", std::io::Error::last_os_error());
-    Ok(String::new())
-}
-
-/// The process of a superuser keeps the superuser's rights, and belongs to another user: as a
-/// setuid program does.
-#[allow(unsafe_code)]
-fn lend_rights(id: u32) -> rusqlite::Result<String> {
-    // SAFETY: it takes numbers, and changes nothing but the users of this process.
-    let lent = unsafe { libc::setresuid(id, 0, 0) == 0 };
-    assert!(lent, "{}", std::io::Error::last_os_error());
-    Ok(String::new())
-}
-
-/// Forks a child: without a path, one that lives on for a while. Else it opens the database at
-/// `path` anew, writes a row, and tells how many files it has open whose paths begin so.
-#[allow(unsafe_code)]
-fn fork(path: &str) -> rusqlite::Result<String> {
-    let (mut runs, mut tell) = std::io::pipe().unwrap();
-    // SAFETY: the child acts like the child of a program with one thread; the harness's others hold
-    // no lock by now.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        tell.write_all(b"!").unwrap();
-        if path.is_empty() {
-            std::thread::sleep(std::time::Duration::from_secs(20));
-        }
-        let wrote = open(Path::new(path), "busy_ms=0").and_then(|db| {
-            db.execute_batch("INSERT INTO t DEFAULT VALUES")?;
-            Ok(fs::read_dir("/proc/self/fd")
-                .unwrap()
-                .filter_map(|fd| fs::read_link(fd.unwrap().path()).ok())
-                .fold(0, |files, to| files + i32::from(to.to_string_lossy().starts_with(path))))
-        });
-        // SAFETY: ends this process at once.
-        unsafe { libc::_exit(wrote.unwrap_or(100)) };
-    }
-    // Until its own handlers of a fork have run, the child holds the locks of its parent's files.
-    drop(tell);
-    runs.read_exact(&mut [0]).unwrap();
-    if path.is_empty() {
-        return Ok(child.to_string());
-    }
-    let mut status = 0;
-    // SAFETY: the status is written to a number of ours.
-    unsafe { libc::waitpid(child, &raw mut status, 0) };
-    Ok(libc::WEXITSTATUS(status).to_string())
-}
-
-/// Lets this process make no file larger than `bytes`; to try it would end it.
-#[allow(unsafe_code)]
-fn limit(bytes: u64) -> rusqlite::Result<String> {
-    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: takes numbers, and reads a structure of ours.
-    unsafe {
-        libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
-        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
-    }
-    Ok(String::new())
-}
-
-/// Peak resident memory of this process in KiB.
-fn peak_kib() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|l| l.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

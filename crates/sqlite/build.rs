@@ -42,6 +42,9 @@ const OPTIONS: [(&str, Option<&str>); 27] = [
     ("SQLITE_EXTRA_AUTOEXT", Some("onewrite_sqlite_connect")),
 ];
 
+/// The findings of SQLite's configure script for mingw.
+const WINDOWS: [&str; 2] = ["HAVE_INTTYPES_H", "HAVE_STDINT_H"];
+
 /// The findings of Debian's configure script on Linux.
 const PLATFORM: [&str; 12] = [
     "HAVE_FDATASYNC",
@@ -102,14 +105,25 @@ fn main() {
     for (name, value) in OPTIONS {
         cc.define(name, value);
     }
-    // TMPDIR and SQLITE_TMPDIR, too, are the user's choice and not a privileged program's.
-    cc.define("_GNU_SOURCE", None).define("getenv", "secure_getenv");
-    for name in PLATFORM {
+    let is_windows = env::var("CARGO_CFG_WINDOWS").is_ok();
+    let platform = if is_windows {
+        // The library's exports, with those of Rust's functions that it has, too.
+        cc.define("SQLITE_API", "__declspec(dllexport)");
+        &WINDOWS[..]
+    } else {
+        // TMPDIR and SQLITE_TMPDIR, too, are the user's choice and not a privileged program's.
+        cc.define("_GNU_SOURCE", None).define("getenv", "secure_getenv");
+        &PLATFORM[..]
+    };
+    for name in platform {
         cc.define(name, "1");
     }
     cc.compile("onewrite_sqlite3_c");
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=static:+whole-archive=onewrite_sqlite3_c");
+    if is_windows {
+        return;
+    }
     println!("cargo:rustc-link-lib=m");
 
     // rustc hides every symbol of C in a shared library with a version script of its own. lld adds
@@ -133,6 +147,7 @@ fn name_for_the_loader(out: &Path) {
     for name in ["libsqlite3.so.0", "libsqlite3.so"] {
         let link = dir.join(name);
         if fs::symlink_metadata(&link).is_err() {
+            #[cfg(unix)]
             std::os::unix::fs::symlink("../libsqlite3.so", &link).expect("the target directory is writable");
         }
     }

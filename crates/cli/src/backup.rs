@@ -5,15 +5,15 @@ use crate::live;
 use crate::look::{Look, counted};
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
+use onewrite_core::disk::Disk;
+use onewrite_core::disk::real::RealDisk;
 use onewrite_core::inspect::log_path;
 use onewrite_core::text::Printable;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::json;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -107,7 +107,7 @@ fn make(args: &Args, dest: &Path) -> Result<Copied> {
     temporary.as_file().sync_all().with_context(|| format!("cannot flush the copy in {}", dir.display()))?;
     let named = if args.force { temporary.persist(dest) } else { temporary.persist_noclobber(dest) };
     named.map_err(|e| e.error).with_context(|| format!("cannot give the copy the name {}", dest.display()))?;
-    File::open(dir).and_then(|dir| dir.sync_all()).with_context(|| format!("cannot flush {}", dir.display()))?;
+    RealDisk::new().sync_dir_of(dest).with_context(|| format!("cannot flush {}", dir.display()))?;
     Ok(copied)
 }
 
@@ -115,7 +115,8 @@ fn make(args: &Args, dest: &Path) -> Result<Copied> {
 fn destination(args: &Args) -> Result<PathBuf> {
     let dest = &args.dest;
     if !dest.is_dir() {
-        ensure!(!dest.as_os_str().as_bytes().ends_with(b"/"), "there is no directory {}", dest.display());
+        let last = dest.as_os_str().as_encoded_bytes().last().copied().unwrap_or_default();
+        ensure!(!std::path::is_separator(last.into()), "there is no directory {}", dest.display());
         return Ok(dest.clone());
     }
     let name =

@@ -14,6 +14,7 @@ mod inspect;
 mod live;
 mod look;
 mod man;
+mod program;
 mod recover;
 mod remains;
 mod replicate;

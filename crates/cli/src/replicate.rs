@@ -1,10 +1,10 @@
 //! `onewrite replicate`, `restore`, `follow`, `promote`, `rejoin`, `unsync`, `verify`, `replicas`
 //! and `ltx`: the program `onewrite-replicate`. It has the dependencies that only shipping needs.
 
+use crate::program::goes_on_as;
 use anyhow::{Result, anyhow};
 use std::ffi::OsString;
 use std::io::ErrorKind;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -23,7 +23,7 @@ pub struct Args {
 pub fn run(subcommand: &str, args: &Args) -> Result<ExitCode> {
     let this = std::env::current_exe()?;
     let beside = this.parent().unwrap_or(Path::new("/")).join(NAME);
-    let command = |program: &Path| Command::new(program).arg(subcommand).args(&args.args).exec();
+    let command = |program: &Path| goes_on_as(Command::new(program).arg(subcommand).args(&args.args));
     let mut e = command(&beside);
     let mut tried = beside.as_path();
     if e.kind() == ErrorKind::NotFound {

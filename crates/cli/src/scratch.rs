@@ -10,9 +10,7 @@ use onewrite_core::disk::{Access, Disk, DiskFile, FileId, LockKind, OpenMode};
 use onewrite_core::environment;
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -162,7 +160,7 @@ struct Content {
     /// Which block of `store` holds a block that was written.
     written: HashMap<u64, u64>,
     /// The blocks that were written, in a file without a name.
-    store: Option<File>,
+    store: Option<Arc<dyn DiskFile>>,
     /// One bit for each block of the real file that was read.
     seen: Vec<u64>,
     blocks_read: u64,
@@ -190,7 +188,11 @@ impl Inode {
             }
             let (part, others) = rest.split_at_mut(usize::try_from(bytes).unwrap_or(usize::MAX));
             match (stored, &content.store) {
-                (Some(stored), Some(store)) => store.read_exact_at(part, stored * BLOCK + within)?,
+                (Some(stored), Some(store)) => {
+                    if store.read_at(part, stored * BLOCK + within)? < part.len() {
+                        return Err(ErrorKind::UnexpectedEof.into());
+                    }
+                }
                 _ => self.read_real(content, part, at)?,
             }
             (rest, at) = (others, at + bytes);
@@ -228,7 +230,7 @@ impl Inode {
             }
             let next = content.written.len() as u64;
             let stored = content.written.get(&block).copied().unwrap_or(next);
-            content.store()?.write_all_at(&image, stored * BLOCK)?;
+            content.store()?.write_at(&image, stored * BLOCK)?;
             content.written.insert(block, stored);
             (rest, at) = (others, at + bytes);
         }
@@ -255,7 +257,7 @@ impl Inode {
 }
 
 impl Content {
-    fn store(&mut self) -> io::Result<&File> {
+    fn store(&mut self) -> io::Result<&Arc<dyn DiskFile>> {
         let store = match self.store.take() {
             Some(store) => store,
             None => temporary()?,
@@ -278,9 +280,10 @@ impl Content {
 }
 
 /// A file without a name in TMPDIR, or else in a directory in which every user may make one.
-fn temporary() -> io::Result<File> {
-    tempfile::tempfile_in(environment::temp_dir())
-        .or_else(|e| ["/var/tmp", "/tmp"].iter().find_map(|dir| tempfile::tempfile_in(dir).ok()).ok_or(e))
+fn temporary() -> io::Result<Arc<dyn DiskFile>> {
+    let made_in = |dir: &Path| RealDisk::new().temp_file(&dir.join("onewrite"));
+    made_in(&environment::temp_dir())
+        .or_else(|e| ["/var/tmp", "/tmp"].iter().find_map(|dir| made_in(Path::new(dir)).ok()).ok_or(e))
 }
 
 struct ScratchFile(Arc<Inode>);

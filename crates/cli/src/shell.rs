@@ -1,12 +1,11 @@
 //! `onewrite shell`: the program `sqlite3`, with the extension loaded and the database open through
 //! onewrite.
 
+use crate::program::goes_on_as;
 use anyhow::{Result, anyhow, bail};
 use onewrite_core::environment;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -65,7 +64,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         }
         bail!("{} cannot open {} through {}: {why}", args.sqlite3.display(), args.file.display(), extension.display());
     }
-    Err(missing(&args.sqlite3, &command(&[]).args(&args.args).exec()))
+    Err(missing(&args.sqlite3, &goes_on_as(command(&[]).args(&args.args))))
 }
 
 /// The given options of sqlite3 that say how to open a file. They go to `.open`, for the file that
@@ -124,7 +123,7 @@ fn loadable(path: &Path) -> String {
 /// As a URI has it.
 fn encoded(path: &Path) -> String {
     let mut text = String::new();
-    for &byte in path.as_os_str().as_bytes() {
+    for &byte in path.as_os_str().as_encoded_bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'/' | b'.' | b'-' | b'_' | b'~' => text.push(char::from(byte)),
             _ => _ = write!(text, "%{byte:02X}"),

@@ -118,7 +118,13 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
     ensure!(workloads.iter().all(|w| !w.reads() && !w.recovers()), "the suite phone takes workloads that write");
     let libraries = PhoneLibraries::named(args)?;
     let (engines, mut notes) = engines(args, libraries.drop_in.clone())?;
-    let on_f2fs = on_f2fs(args, &common, &workloads, &libraries, &mut notes)?;
+    let (on_f2fs, lost) = match on_f2fs(args, &common, &workloads, &libraries, &mut notes) {
+        Ok(counted) => (counted, None),
+        Err(e) => {
+            notes.push(format!("failed: F2FS was not counted: {e:#}"));
+            (Vec::new(), Some(e))
+        }
+    };
     let mut cases = Vec::new();
     for profile in DEVICES.into_iter().filter(|p| common.simulated.device.is_none_or(|device| device == *p)) {
         let options = simulated::SimulatedOptions {
@@ -152,7 +158,8 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
         counted_on_f2fs: &on_f2fs,
     };
     files.write(&json, || page(&outcome, &on_f2fs))?;
-    outcome.whole()
+    outcome.whole()?;
+    lost.map_or(Ok(()), |e| Err(e.context("F2FS was not counted")))
 }
 
 #[derive(Serialize)]

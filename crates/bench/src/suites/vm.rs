@@ -181,7 +181,7 @@ impl MachineResults {
                 continue;
             }
             if INTERRUPTED.load(Ordering::Relaxed) {
-                bail!("interrupted");
+                break;
             }
             eprintln!("{file_system}: {}", engine.name);
             let library = library.as_deref().map(vm::in_guest);
@@ -228,6 +228,9 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
         FileSystem::ALL.len()
     );
     for file_system in FileSystem::ALL {
+        if INTERRUPTED.load(Ordering::Relaxed) {
+            break;
+        }
         let started = Instant::now();
         if let Some(why) = file_system.unmakeable() {
             notes.push(format!("{file_system} is left out: {why}"));
@@ -237,13 +240,16 @@ pub fn run(args: &SuiteOptions) -> Result<()> {
             eprintln!("this took {}, and so will each further one", spelled(started.elapsed()));
         }
     }
+    if INTERRUPTED.load(Ordering::Relaxed) {
+        results.failed.push("interrupted".into());
+    }
     let MachineResults { counts: all, failed, release } = results;
     if all.is_empty() && !failed.is_empty() {
         bail!("nothing was measured: {}", failed.join("; "));
     }
     notes.extend(failed.iter().map(|why| format!("failed: {why}")));
-    files.write(&all, || bail!("the suite {NAME} has no page"))?;
     print!("{}", told(&all, (transactions, &release), &notes, text::columns()));
+    files.write(&all, || bail!("the suite {NAME} has no page"))?;
     if failed.is_empty() { Ok(()) } else { bail!("a part failed: {}", failed.join("; ")) }
 }
 

@@ -45,6 +45,18 @@ const OPTIONS: [(&str, Option<&str>); 27] = [
 /// The findings of SQLite's configure script for mingw.
 const WINDOWS: [&str; 2] = ["HAVE_INTTYPES_H", "HAVE_STDINT_H"];
 
+/// The findings of SQLite's configure script on macOS.
+const APPLE: [&str; 8] = [
+    "HAVE_GMTIME_R",
+    "HAVE_INTTYPES_H",
+    "HAVE_ISNAN",
+    "HAVE_LOCALTIME_R",
+    "HAVE_STDINT_H",
+    "HAVE_STRERROR_R",
+    "HAVE_USLEEP",
+    "_REENTRANT",
+];
+
 /// The findings of Debian's configure script on Linux.
 const PLATFORM: [&str; 12] = [
     "HAVE_FDATASYNC",
@@ -106,10 +118,13 @@ fn main() {
         cc.define(name, value);
     }
     let is_windows = env::var("CARGO_CFG_WINDOWS").is_ok();
+    let is_apple = env::var("CARGO_CFG_TARGET_VENDOR").is_ok_and(|vendor| vendor == "apple");
     let platform = if is_windows {
         // The library's exports, with those of Rust's functions that it has, too.
         cc.define("SQLITE_API", "__declspec(dllexport)");
         &WINDOWS[..]
+    } else if is_apple {
+        &APPLE[..]
     } else {
         // TMPDIR and SQLITE_TMPDIR, too, are the user's choice and not a privileged program's.
         cc.define("_GNU_SOURCE", None).define("getenv", "secure_getenv");
@@ -121,7 +136,13 @@ fn main() {
     cc.compile("onewrite_sqlite3_c");
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=static:+whole-archive=onewrite_sqlite3_c");
-    if is_windows {
+    if is_apple {
+        for names in ["sqlite3_*", "sqlite3changegroup_*", "sqlite3changeset_*", "sqlite3rebaser_*", "sqlite3session_*"] {
+            println!("cargo:rustc-cdylib-link-arg=-Wl,-exported_symbol,_{names}");
+        }
+        println!("cargo:rustc-cdylib-link-arg=-Wl,-install_name,@rpath/libsqlite3.dylib");
+    }
+    if is_windows || is_apple {
         return;
     }
     println!("cargo:rustc-link-lib=m");

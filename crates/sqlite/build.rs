@@ -137,7 +137,8 @@ fn main() {
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=static:+whole-archive=onewrite_sqlite3_c");
     if is_apple {
-        for names in ["sqlite3_*", "sqlite3changegroup_*", "sqlite3changeset_*", "sqlite3rebaser_*", "sqlite3session_*"] {
+        for names in ["sqlite3_*", "sqlite3changegroup_*", "sqlite3changeset_*", "sqlite3rebaser_*", "sqlite3session_*"]
+        {
             println!("cargo:rustc-cdylib-link-arg=-Wl,-exported_symbol,_{names}");
         }
         println!("cargo:rustc-cdylib-link-arg=-Wl,-install_name,@rpath/libsqlite3.dylib");

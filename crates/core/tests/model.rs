@@ -70,6 +70,12 @@ mod sync {
     use shuttle::rand::Rng;
     pub use shuttle::thread;
 
+    pub type ThreadMark = thread::ThreadId;
+
+    pub fn this_thread() -> ThreadMark {
+        thread::current().id()
+    }
+
     pub mod idle {
         use std::time::Duration;
 

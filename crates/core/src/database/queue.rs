@@ -23,8 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::disk::sync::idle::{Task, Watch, processor};
-use crate::disk::sync::thread::{self, ThreadId};
-use crate::disk::sync::{Event, Mutex};
+use crate::disk::sync::{Event, Mutex, ThreadMark, this_thread};
 
 /// The first interval, and the longest.
 const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
@@ -83,7 +82,7 @@ pub struct ConnectionId(pub u64);
 #[derive(Clone, Copy)]
 struct Holder {
     connection: ConnectionId,
-    thread: ThreadId,
+    thread: ThreadMark,
     task: Task,
     claim: TurnClaim,
     ticket: Ticket,
@@ -137,7 +136,7 @@ enum Look {
 #[derive(Clone, Copy)]
 struct RepeatedTurns {
     connection: ConnectionId,
-    thread: ThreadId,
+    thread: ThreadMark,
     kept_until: Instant,
 }
 
@@ -283,7 +282,7 @@ impl WriterQueue {
         ticket: &mut Option<Ticket>,
     ) -> bool {
         let patience = patience.into();
-        let (thread, task) = (thread::current().id(), Task::current());
+        let (thread, task) = (this_thread(), Task::current());
         let (waiter, spin) = {
             let mut inner = self.inner.lock();
             if let Some(h) = inner.holder.as_mut().filter(|h| h.connection == connection) {

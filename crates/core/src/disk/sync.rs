@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
+pub use super::host::{ThreadMark, this_thread};
 pub use parking_lot::MutexGuard;
 pub use std::thread;
 

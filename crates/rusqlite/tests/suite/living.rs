@@ -84,6 +84,15 @@ fn a_stock_shell_uses_the_file_at_rest_and_is_locked_out_else() {
     assert_eq!(shell(COUNT).unwrap(), "4");
 }
 
+#[test]
+fn a_program_that_returns_without_closing_leaves_a_plain_file() {
+    let (_dir, path) = at_rest();
+    let mut program = Remote::attached(&path);
+    program.sql(INSERT).unwrap();
+    program.leave();
+    assert_eq!(Remote::stock(&path).sql(COUNT).unwrap(), "2");
+}
+
 /// As DB Browser does.
 #[test]
 fn a_stock_program_that_stays_open_is_in_the_way_within_a_transaction_alone() {

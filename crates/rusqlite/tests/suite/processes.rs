@@ -234,16 +234,16 @@ fn stock_sqlite_finds_the_database_locked_until_a_crash_leaves_it_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let refused = |sql: &str| Remote::stock(&path).sql(sql).unwrap_err().0;
-    let mut a = Remote::ours(&path);
+    let mut a = Remote::attached(&path);
     a.sql("CREATE TABLE t(n)").unwrap();
     assert_eq!(refused("SELECT count(*) FROM t"), BUSY);
-    let (mut b, mut c) = (Remote::ours(&path), Remote::ours(&path));
+    let (mut b, mut c) = (Remote::attached(&path), Remote::attached(&path));
     assert_eq!(b.sql("SELECT count(*) FROM t").unwrap(), "0");
     assert_eq!(c.sql("SELECT count(*) FROM t").unwrap(), "0");
     // The one that holds it is killed: the next connection of another takes its place.
     a.kill();
     b.close();
-    let mut b = Remote::ours(&path);
+    let mut b = Remote::attached(&path);
     assert_eq!(b.sql("SELECT count(*) FROM t").unwrap(), "0");
     for sql in ["SELECT count(*) FROM t", "INSERT INTO t VALUES (1)", "VACUUM"] {
         assert_eq!(refused(sql), BUSY, "{sql}");
@@ -256,7 +256,7 @@ fn stock_sqlite_finds_the_database_locked_until_a_crash_leaves_it_alone() {
     // No process is left: the mark says that the newest rows are in the log.
     c.kill();
     assert_eq!(refused("SELECT count(*) FROM t"), rusqlite::ffi::SQLITE_NOTADB);
-    let mut d = Remote::ours(&path);
+    let mut d = Remote::attached(&path);
     assert_eq!(d.sql("SELECT count(*) FROM t").unwrap(), "1");
     assert_eq!(refused("SELECT count(*) FROM t"), BUSY);
     d.close();

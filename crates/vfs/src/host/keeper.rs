@@ -6,14 +6,13 @@
 
 #![allow(unsafe_code)]
 
-use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
 use onewrite_core::{Engine, Error};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::process::{end, log};
 use crate::sqlite::ffi::code;
@@ -88,7 +87,10 @@ impl Keeper {
 
     fn run(&self) {
         loop {
-            let next = self.engine.upgrade().and_then(|engine| engine.look_after(Instant::now(), failed));
+            let next = {
+                let _inside = end::Inside::enter();
+                self.engine.upgrade().and_then(|engine| engine.look_after(Instant::now(), failed))
+            };
             let mut state = self.state.lock();
             if next.is_none() && !std::mem::take(&mut state.is_due) {
                 state.runs = false;
@@ -106,9 +108,7 @@ fn failed(path: &Path, error: &Error) {
 
 /// The process ends by `exit()`, or by a return from `main`.
 extern "C" fn rest_at_exit() {
-    let ended = Arc::new((Mutex::new(false), Condvar::new()));
-    let ends = ended.clone();
-    let rest = move || {
+    end::rest_within(EXIT_WAIT, || {
         let mut keeper = KEEPERS.load(Ordering::Acquire).cast_const();
         // SAFETY: keepers are never freed.
         while let Some(kept) = unsafe { keeper.as_ref() } {
@@ -117,14 +117,5 @@ extern "C" fn rest_at_exit() {
             }
             keeper = kept.next;
         }
-        *ends.0.lock() = true;
-        ends.1.notify_one();
-    };
-    // A thread of its own, which is not waited for where a lock was left by a thread that died.
-    let _ = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        if end::without_signals(|| std::thread::Builder::new().spawn(rest)).is_ok() {
-            let mut is_over = ended.0.lock();
-            ended.1.wait_while_for(&mut is_over, |is_over| !*is_over, EXIT_WAIT);
-        }
-    }));
+    });
 }

@@ -14,7 +14,7 @@ use onewrite_core::Engine;
 use onewrite_core::disk::Disk;
 use parking_lot::Mutex;
 
-use crate::process::fork;
+use crate::process::{end, fork};
 use crate::sqlite::api::Api;
 use crate::sqlite::ffi::code;
 use base::Base;
@@ -57,6 +57,7 @@ impl Host {
 
     /// Runs one callback, turning errors and panics into result codes.
     pub(crate) fn call(&self, subject: &CStr, io_code: c_int, f: impl FnOnce() -> Outcome<c_int>) -> c_int {
+        let _inside = end::Inside::enter();
         let fault = match catch_unwind(AssertUnwindSafe(f)) {
             Ok(Ok(rc)) => return rc,
             Ok(Err(fault)) => fault,

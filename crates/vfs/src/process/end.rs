@@ -2,6 +2,40 @@
 
 #![allow(unsafe_code)]
 
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+/// A call into this library.
+pub(crate) struct Inside;
+
+impl Inside {
+    #[inline]
+    pub fn enter() -> Inside {
+        Inside
+    }
+}
+
+/// Runs the work of the end on a thread of its own, which is not waited for where a lock was left
+/// by a thread that died.
+pub(crate) fn rest_within(wait: Duration, rest: impl FnOnce() + Send + 'static) {
+    let ended = Arc::new((Mutex::new(false), Condvar::new()));
+    let ends = ended.clone();
+    let rest = move || {
+        rest();
+        *ends.0.lock() = true;
+        ends.1.notify_one();
+    };
+    let _ = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        if without_signals(|| std::thread::Builder::new().spawn(rest)).is_ok() {
+            let mut is_over = ended.0.lock();
+            ended.1.wait_while_for(&mut is_over, |is_over| !*is_over, wait);
+        }
+    }));
+}
+
 /// Calls `handler` when the process ends by `exit()`. It must catch panics.
 pub(crate) fn at_exit(handler: extern "C" fn()) {
     // SAFETY: the library stays loaded ([`stay_loaded`]).

@@ -120,6 +120,13 @@ impl Remote {
         assert!(self.child.wait().unwrap().success());
     }
 
+    /// Ends the process by a return from its `main`, without closing the connection.
+    pub fn leave(mut self) {
+        self.ask("leave").unwrap();
+        drop(self.to);
+        assert!(self.child.wait().unwrap().success());
+    }
+
     /// Ends the process without a word.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
@@ -157,6 +164,10 @@ pub fn serve() {
                 opened
                     .and_then(|_| reader.as_ref().unwrap().execute_batch("BEGIN; SELECT * FROM sqlite_schema"))
                     .map(|()| String::new())
+            }
+            "leave" => {
+                std::mem::forget(db.take());
+                Ok(String::new())
             }
             "close" => db.take().map_or(Ok(()), |db| db.close().map_err(|(_, e)| e)).map(|()| String::new()),
             #[cfg(unix)]

@@ -2,13 +2,60 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::c_int;
+use std::panic::AssertUnwindSafe;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
 use windows_sys::Win32::System::LibraryLoader::{
     GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, GET_MODULE_HANDLE_EX_FLAG_PIN, GetModuleHandleExW,
 };
 
-/// Nothing: a library learns of the end when its process has no other thread, and may wait for
-/// none. The next connection finds the database as a killed process leaves it.
-pub(crate) fn at_exit(_handler: extern "C" fn()) {}
+/// Calls that are inside this library, which may hold its locks.
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
+
+/// A call into this library.
+pub(crate) struct Inside(());
+
+impl Inside {
+    pub fn enter() -> Inside {
+        INSIDE.fetch_add(1, SeqCst);
+        Inside(())
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.fetch_sub(1, SeqCst);
+    }
+}
+
+/// Does the work of the end here: a library learns of it when no other thread is left, and can
+/// start none. Nothing is done where one ended inside, perhaps with a lock.
+pub(crate) fn rest_within(wait: Duration, rest: impl FnOnce()) {
+    let begun = Instant::now();
+    while INSIDE.load(SeqCst) > 0 {
+        if begun.elapsed() >= wait.min(LEAVES) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let _ = std::panic::catch_unwind(AssertUnwindSafe(rest));
+}
+
+/// A thread that lives leaves this library within so long.
+const LEAVES: Duration = Duration::from_millis(100);
+
+unsafe extern "C" {
+    fn atexit(handler: extern "C" fn()) -> c_int;
+}
+
+/// Calls `handler` when the process ends by `exit()`, or as `DllMain` hears of its end. It must
+/// catch panics.
+pub(crate) fn at_exit(handler: extern "C" fn()) {
+    // SAFETY: the library stays loaded ([`stay_loaded`]).
+    unsafe { atexit(handler) };
+}
 
 /// A program may unload the drop-in library, under the feet of the thread. From here on it stays.
 pub(crate) fn stay_loaded() {

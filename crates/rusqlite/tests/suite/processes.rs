@@ -73,12 +73,16 @@ struct Worker {
 }
 
 fn start(name: usize, path: &Path, acknowledged: &Arc<Vec<AtomicU64>>) -> Worker {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "processes::worker", "--nocapture"])
-        .env(WORKER, format!("{name} {}", path.display()))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "processes::worker", "--nocapture"]).stdout(Stdio::piped());
+    command.env(WORKER, format!("{name} {}", path.display()));
+    let mut child = loop {
+        match command.spawn() {
+            // Under load Wine starts a process at the second try (`ERROR_INTERNAL_ERROR`).
+            Err(e) if cfg!(windows) && e.raw_os_error() == Some(1359) => std::thread::sleep(Duration::from_millis(50)),
+            spawned => break spawned.unwrap(),
+        }
+    };
     let out = BufReader::new(child.stdout.take().unwrap());
     let acknowledged = acknowledged.clone();
     let reader = std::thread::spawn(move || {

@@ -98,13 +98,6 @@ pub fn clock_rough() -> Duration {
     clock()
 }
 
-/// Tells threads that live apart.
-pub type ThreadMark = std::thread::ThreadId;
-
-pub fn this_thread() -> ThreadMark {
-    std::thread::current().id()
-}
-
 pub fn processor() -> Option<usize> {
     None
 }

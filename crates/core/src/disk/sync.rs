@@ -4,9 +4,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-pub use super::host::{ThreadMark, this_thread};
 pub use parking_lot::MutexGuard;
 pub use std::thread;
+#[cfg(unix)]
+pub use std::thread::ThreadId as ThreadMark;
+
+#[cfg(windows)]
+pub use super::host::{ThreadMark, this_thread};
 
 /// Held for moments. A waiter spins for microseconds, as the holder mostly runs; one that yields
 /// returns after all others, perhaps with the writer's place.
@@ -47,6 +51,11 @@ impl<T> Mutex<T> {
 }
 
 const LOOKS: u32 = 100;
+
+#[cfg(unix)]
+pub fn this_thread() -> ThreadMark {
+    thread::current().id()
+}
 
 const EMPTY: u8 = 0;
 const ASLEEP: u8 = 1;

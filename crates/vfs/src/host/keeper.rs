@@ -88,7 +88,7 @@ impl Keeper {
     fn run(&self) {
         loop {
             let next = {
-                let _inside = end::Inside::enter();
+                let _inside = end::InsideCall::enter();
                 self.engine.upgrade().and_then(|engine| engine.look_after(Instant::now(), failed))
             };
             let mut state = self.state.lock();

@@ -57,7 +57,7 @@ impl Host {
 
     /// Runs one callback, turning errors and panics into result codes.
     pub(crate) fn call(&self, subject: &CStr, io_code: c_int, f: impl FnOnce() -> Outcome<c_int>) -> c_int {
-        let _inside = end::Inside::enter();
+        let _inside = end::InsideCall::enter();
         let fault = match catch_unwind(AssertUnwindSafe(f)) {
             Ok(Ok(rc)) => return rc,
             Ok(Err(fault)) => fault,

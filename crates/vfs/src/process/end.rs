@@ -9,12 +9,12 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 /// A call into this library.
-pub(crate) struct Inside;
+pub(crate) struct InsideCall;
 
-impl Inside {
+impl InsideCall {
     #[inline]
-    pub fn enter() -> Inside {
-        Inside
+    pub fn enter() -> InsideCall {
+        InsideCall
     }
 }
 

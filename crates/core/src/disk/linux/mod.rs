@@ -84,13 +84,6 @@ pub fn clock_rough() -> Duration {
     ClockId::CLOCK_MONOTONIC_COARSE.now().map_or(Duration::ZERO, Duration::from)
 }
 
-/// Tells threads that live apart.
-pub type ThreadMark = std::thread::ThreadId;
-
-pub fn this_thread() -> ThreadMark {
-    std::thread::current().id()
-}
-
 pub fn processor() -> Option<usize> {
     nix::sched::sched_getcpu().ok()
 }

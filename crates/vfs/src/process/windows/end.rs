@@ -15,16 +15,16 @@ use windows_sys::Win32::System::LibraryLoader::{
 static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
 /// A call into this library.
-pub(crate) struct Inside(());
+pub(crate) struct InsideCall(());
 
-impl Inside {
-    pub fn enter() -> Inside {
+impl InsideCall {
+    pub fn enter() -> InsideCall {
         INSIDE.fetch_add(1, SeqCst);
-        Inside(())
+        InsideCall(())
     }
 }
 
-impl Drop for Inside {
+impl Drop for InsideCall {
     fn drop(&mut self) {
         INSIDE.fetch_sub(1, SeqCst);
     }

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-use nix::libc::{self, c_int, flock};
+use nix::libc::{self, c_int};
 use nix::time::ClockId;
 use rustix::io::Errno;
 
@@ -44,16 +44,22 @@ pub fn nameless_in(dir: &Path) -> io::Result<File> {
     Ok(tempfile::NamedTempFile::new_in(dir)?.into_file())
 }
 
-pub fn set_lock(file: &File, lock: &flock) -> rustix::io::Result<()> {
+/// With 64 bits for a place in the file on every processor.
+#[cfg(not(all(target_os = "android", target_pointer_width = "32")))]
+pub use libc::flock as RangeLock;
+#[cfg(all(target_os = "android", target_pointer_width = "32"))]
+pub use libc::flock64 as RangeLock;
+
+pub fn set_lock(file: &File, lock: &RangeLock) -> rustix::io::Result<()> {
     lock_call(file, own::F_OFD_SETLK, std::ptr::from_ref(lock).cast_mut())
 }
 
-pub fn find_lock(file: &File, lock: &mut flock) -> rustix::io::Result<()> {
+pub fn find_lock(file: &File, lock: &mut RangeLock) -> rustix::io::Result<()> {
     lock_call(file, own::F_OFD_GETLK, lock)
 }
 
-fn lock_call(file: &File, call: c_int, lock: *mut flock) -> rustix::io::Result<()> {
-    // SAFETY: the `flock` lives, and F_OFD_GETLK, which alone writes it, has it to itself.
+fn lock_call(file: &File, call: c_int, lock: *mut RangeLock) -> rustix::io::Result<()> {
+    // SAFETY: the lock lives, and F_OFD_GETLK, which alone writes it, has it to itself.
     match unsafe { libc::fcntl(file.as_raw_fd(), call, lock) } {
         -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
         _ => Ok(()),

@@ -343,9 +343,9 @@ impl RealFile {
     }
 }
 
-fn lock_of(offset: u64, len: u64, kind: libc::c_short) -> io::Result<libc::flock> {
+fn lock_of(offset: u64, len: u64, kind: libc::c_short) -> io::Result<host::RangeLock> {
     let (start, len) = lock_range(offset, len)?;
-    Ok(libc::flock {
+    Ok(host::RangeLock {
         l_type: kind,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: start,

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use nix::fcntl::{FcntlArg, fcntl};
-use nix::libc::flock;
+pub use nix::libc::flock as RangeLock;
 use nix::time::ClockId;
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -51,11 +51,11 @@ pub fn rename_as(from: &Path, to: &Path, how: RenameFlags) -> rustix::io::Result
     rustix::fs::renameat_with(CWD, from, CWD, to, how)
 }
 
-pub fn set_lock(file: &File, lock: &flock) -> rustix::io::Result<()> {
+pub fn set_lock(file: &File, lock: &RangeLock) -> rustix::io::Result<()> {
     fcntl(file, FcntlArg::F_OFD_SETLK(lock)).map_err(errno).map(drop)
 }
 
-pub fn find_lock(file: &File, lock: &mut flock) -> rustix::io::Result<()> {
+pub fn find_lock(file: &File, lock: &mut RangeLock) -> rustix::io::Result<()> {
     fcntl(file, FcntlArg::F_OFD_GETLK(lock)).map_err(errno).map(drop)
 }
 

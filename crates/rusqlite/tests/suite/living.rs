@@ -47,7 +47,14 @@ fn crashed(path: &Path) {
 /// Until the mark and the locks are off.
 fn until_at_rest(path: &Path) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    while Remote::stock(path).sql("BEGIN EXCLUSIVE").is_err() {
+    loop {
+        let mut stock = Remote::stock(path);
+        let is_free = stock.sql("BEGIN EXCLUSIVE").is_ok();
+        // Until it has ended it holds its lock.
+        stock.kill();
+        if is_free {
+            return;
+        }
         assert!(Instant::now() < deadline, "the file stays in use");
         std::thread::sleep(Duration::from_millis(5));
     }

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use super::{FileId, host};
 
 const TYPE: u32 = 0o170_000;
-const REGULAR: u32 = 0o100_000;
-const DIRECTORY: u32 = 0o040_000;
+pub(super) const REGULAR: u32 = 0o100_000;
+pub(super) const DIRECTORY: u32 = 0o040_000;
 
 /// A file's facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

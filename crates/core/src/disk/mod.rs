@@ -6,6 +6,7 @@
 //! its file durable.
 
 pub(crate) mod beside;
+mod common;
 pub mod environment;
 #[cfg(unix)]
 pub mod forked;

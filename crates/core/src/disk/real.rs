@@ -17,10 +17,11 @@ use rustc_hash::FxHashMap;
 use rustix::fs::{RenameFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};
 
+use super::common::{self, ATOMIC_UNIT_BYTES_MIN, directory_of};
 use super::forked::ForkSafeFile;
 use super::processes::ProcessTag;
 use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
-use super::{host, look, system};
+use super::{host, look};
 
 /// This machine's. Clones share knowledge of devices.
 #[derive(Clone, Debug, Default)]
@@ -121,36 +122,19 @@ impl Disk for RealDisk {
     }
 
     fn names_beside(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
-        let dir = directory_of(path);
-        fs::read_dir(dir)?.map(|entry| Ok(dir.join(entry?.file_name()))).collect()
+        common::names_beside(path)
     }
 
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
-        match look::at_name(path) {
-            Ok(found) => Ok(Some(found.id())),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e),
-        }
+        common::identify(path)
     }
 
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        match path.canonicalize() {
-            // The directory exists, the name not yet.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                let name = path.file_name().ok_or(e)?;
-                Ok(directory_of(path).canonicalize()?.join(name))
-            }
-            resolved => resolved,
-        }
+        common::resolve(path)
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        // access(2) uses the real user's rights, another's in a setuid program.
-        match look::at_path(path) {
-            Ok(_) => Ok(true),
-            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
-            Err(e) => Err(e),
-        }
+        common::exists(path)
     }
 
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
@@ -224,21 +208,11 @@ impl Disk for RealDisk {
     }
 
     fn is_due(&self, last: &mut Option<Duration>, every: Duration) -> bool {
-        let now = system::clock_rough();
-        let is_due = last.is_none_or(|last| now.saturating_sub(last) >= every);
-        if is_due {
-            *last = Some(now);
-        }
-        is_due
+        common::is_due(last, every)
     }
 
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        self.wrap(|| match host::nameless_in(directory_of(near)) {
-            Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
-                host::nameless_in(&super::environment::temp_dir())
-            }
-            made => made,
-        })
+        self.wrap(|| common::nameless(near, host::nameless_in))
     }
 }
 
@@ -247,11 +221,7 @@ fn open_own(path: &Path, mode: OpenMode) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(mode != OpenMode::ReadOnly);
     options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
-    let refused = |what| {
-        let why = "onewrite uses no such file beside a database, since somebody else may have put it there. Look what it \
-                   is, and move it away";
-        Err(io::Error::new(ErrorKind::InvalidInput, format!("it {what}: {why}")))
-    };
+    let refused = |what| Err(common::refused(what));
     let irregular = "is not a regular file";
     let file = match options.open(path) {
         Err(e) => match e.raw_os_error() {
@@ -499,13 +469,7 @@ impl DiskFile for RealFile {
         kind: LockKind,
         free_at: &mut Option<Instant>,
     ) -> io::Result<bool> {
-        let now = Instant::now();
-        if free_at.is_some_and(|at| now.saturating_duration_since(at) < LATELY) {
-            return Ok(false);
-        }
-        let conflicts = self.conflicts(offset, len, kind)?;
-        *free_at = (!conflicts).then_some(now);
-        Ok(conflicts)
+        common::conflicts_lately(free_at, || self.conflicts(offset, len, kind))
     }
 
     fn shared_words(&self, blocks: usize) -> io::Result<Arc<SharedWords>> {
@@ -524,14 +488,9 @@ impl DiskFile for RealFile {
     }
 }
 
-/// A free lock counts as free this long.
-const LATELY: Duration = Duration::from_micros(100);
-
 #[derive(Clone, Debug, Default)]
 struct AtomicUnits(Arc<Mutex<FxHashMap<u64, u32>>>);
 
-/// The oldest sector size.
-const ATOMIC_UNIT_BYTES_MIN: u32 = 512;
 /// SQLite's largest page.
 const ATOMIC_UNIT_BYTES_MAX: u32 = 65536;
 
@@ -556,14 +515,6 @@ fn atomic_unit(physical_block: Option<u64>, fs_block: Option<u64>) -> u32 {
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 /// In nanoseconds, of coarse times.
 const COARSE_NS: u64 = 10_000_000;
-
-fn directory_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
-        Some(dir) => dir,
-        None => path,
-    }
-}
 
 /// 3 avoids the standard descriptors, into which a host that closed them may print.
 fn at_descriptor(file: File, min: RawFd) -> io::Result<File> {

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
-use onewrite_core::disk::OpenMode;
+use onewrite_core::disk::{OpenMode, look};
 use onewrite_core::inspect::home::mark;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::text::printable;
@@ -17,7 +17,7 @@ use super::main::Main;
 use super::state::{MARKED, OpenName, marked_elsewhere};
 use crate::host::Host;
 use crate::host::base::BaseFile;
-use crate::host::fault::{self, Fault, Outcome};
+use crate::host::fault::{Fault, Outcome};
 use crate::settings::{split, uri};
 use crate::sqlite::api::path_of;
 use crate::sqlite::ffi::{code, open as flag};
@@ -113,7 +113,9 @@ unsafe fn open_left(
     SAID.call_once(|| host.api.log(code::WARNING, &format!("onewrite: {}", printable(&why))));
     if *flags & flag::READWRITE == 0 {
         // The base would wait for the other end of a pipe.
-        regular(&path).map_err(|e| Error::io(format!("cannot open the database {}", path.display()), e))?;
+        look::at_path(&path)
+            .and_then(|found| found.regular())
+            .map_err(|e| Error::io(format!("cannot open the database {}", path.display()), e))?;
     }
     // SAFETY: as promised by the caller; the file is closed in `xClose`.
     let (mut file, opened) = unsafe { BaseFile::open(host.base, name, *flags)? };
@@ -155,7 +157,7 @@ unsafe fn open_read_only(
     let what = || format!("cannot open the database {}", path.display());
     // The base would wait for the other end of a pipe, and would notice a directory at the first
     // read.
-    regular(path).map_err(|e| Error::io(what(), e))?;
+    look::at_path(path).and_then(|found| found.regular()).map_err(|e| Error::io(what(), e))?;
     // SAFETY: as promised by the caller; the file is closed in `xClose`.
     let (mut file, _) = unsafe { BaseFile::open(host.base, name, flags) }.map_err(|fault| match fault {
         Fault::Base(code::CANTOPEN) => Error::io(what(), host.base.last_error()).into(),
@@ -215,16 +217,6 @@ pub(super) unsafe fn options(host: &Host, name: *const c_char) -> Outcome<Vec<(S
         }
     }
     Ok(honoured)
-}
-
-/// Fails where there is no regular file.
-fn regular(path: &Path) -> io::Result<()> {
-    let found = std::fs::metadata(path)?;
-    match found.is_file() {
-        true => Ok(()),
-        false if found.is_dir() => Err(fault::is_a_directory()),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
-    }
 }
 
 /// An error of opening, as one: an impossible option leaves the file as unopened as a missing one.

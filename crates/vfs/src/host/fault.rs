@@ -37,14 +37,6 @@ const NO_HANDLE: [i32; 2] = [libc::EMFILE, libc::ENFILE];
 #[cfg(windows)]
 const NO_HANDLE: [i32; 2] = [4, 1450];
 
-/// As the system says it where it says so.
-pub(crate) fn is_a_directory() -> io::Error {
-    #[cfg(unix)]
-    return io::Error::from_raw_os_error(libc::EISDIR);
-    #[cfg(windows)]
-    io::ErrorKind::IsADirectory.into()
-}
-
 /// The result code of an error; `io_code` is that of a failed read, write or flush in this call.
 pub(crate) fn result_code(error: &Error, io_code: c_int) -> c_int {
     match error {

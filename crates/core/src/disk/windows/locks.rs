@@ -76,12 +76,7 @@ impl HeldLocks {
 
     /// The parts of locks in a range.
     fn within(&self, start: u64, end: u64) -> impl Iterator<Item = Range> + '_ {
-        let parts = self.0.iter().map(move |held| Range {
-            start: held.start.max(start),
-            end: held.end.min(end),
-            kind: held.kind,
-        });
-        parts.filter(|part| part.start < part.end)
+        parts(&self.0, start, end)
     }
 
     fn put_back(&mut self, file: &impl SystemLocks, start: u64, end: u64, before: &[Range]) -> io::Result<()> {
@@ -95,17 +90,12 @@ impl HeldLocks {
         if kind.is_some_and(|kind| self.0.contains(&Range { start, end, kind })) {
             return Ok(true);
         }
-        let (old, kept) = self.0.iter().partition(|held| held.start < end && start < held.end);
+        let (old, kept): (Vec<Range>, _) = self.0.iter().partition(|held| held.start < end && start < held.end);
         self.0 = kept;
         for range in &old {
             file.unlock(range.start, range.end - range.start)?;
         }
-        let old: Vec<Range> = old;
-        let around = |from, until| {
-            let parts = HeldLocks(old.clone());
-            parts.within(from, until).collect::<Vec<_>>()
-        };
-        for range in around(0, start).into_iter().chain(around(end, u64::MAX)) {
+        for range in parts(&old, 0, start).chain(parts(&old, end, u64::MAX)) {
             self.again(file, range)?;
         }
         let Some(kind) = kind else { return Ok(true) };
@@ -113,7 +103,7 @@ impl HeldLocks {
             self.0.push(Range { start, end, kind });
             return Ok(true);
         }
-        around(start, end).into_iter().try_for_each(|range| self.again(file, range))?;
+        parts(&old, start, end).try_for_each(|range| self.again(file, range))?;
         Ok(false)
     }
 
@@ -124,6 +114,12 @@ impl HeldLocks {
         self.0.push(range);
         Ok(())
     }
+}
+
+fn parts(held: &[Range], start: u64, end: u64) -> impl Iterator<Item = Range> + '_ {
+    let parts =
+        held.iter().map(move |held| Range { start: held.start.max(start), end: held.end.min(end), kind: held.kind });
+    parts.filter(|part| part.start < part.end)
 }
 
 fn guarded<T>(file: &impl SystemLocks, change: impl FnOnce() -> io::Result<T>) -> io::Result<T> {

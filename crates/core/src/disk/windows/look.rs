@@ -13,10 +13,8 @@ use windows_sys::Win32::Storage::FileSystem::{
     GetFileInformationByHandle, GetFileInformationByHandleEx, GetFileSizeEx,
 };
 
-use crate::disk::look::FileFacts;
+use crate::disk::look::{DIRECTORY, FileFacts, REGULAR};
 
-const REGULAR: u32 = 0o100_000;
-const DIRECTORY: u32 = 0o040_000;
 const LINK: u32 = 0o120_000;
 
 fn both(high: u32, low: u32) -> u64 {

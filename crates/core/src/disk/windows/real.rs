@@ -16,31 +16,25 @@ use parking_lot::Mutex;
 use windows_sys::Win32::Foundation::ERROR_USER_MAPPED_FILE;
 use windows_sys::Win32::Storage::FileSystem::FILE_FLAG_OPEN_REPARSE_POINT;
 
-use super::forked::ForkSafeFile;
+use super::common::{self, ATOMIC_UNIT_BYTES_MIN, directory_of};
 use super::host::{self, HeldLocks};
+use super::look;
 use super::processes::ProcessTag;
 use super::{Access, Disk, DiskFile, FileId, LockKind, OpenMode, SharedWords, lock_range};
-use super::{look, system};
 
 /// This machine's.
 #[derive(Clone, Debug, Default)]
-pub struct RealDisk(());
+pub struct RealDisk;
 
 impl RealDisk {
     /// This machine's files.
     pub fn new() -> Self {
-        Self::default()
+        Self
     }
 }
 
 fn wrap(file: File, is_writable: bool) -> io::Result<Arc<dyn DiskFile>> {
-    Ok(Arc::new(RealFile {
-        is_writable,
-        file: ForkSafeFile::by(|| Ok(file))?,
-        id: OnceLock::new(),
-        words: OnceLock::new(),
-        locks: Mutex::default(),
-    }))
+    Ok(Arc::new(RealFile { is_writable, file, id: OnceLock::new(), words: OnceLock::new(), locks: Mutex::default() }))
 }
 
 fn options(mode: OpenMode) -> OpenOptions {
@@ -75,11 +69,7 @@ impl Disk for RealDisk {
 
     /// Owners and permissions come from the directory.
     fn open_beside(&self, path: &Path, mode: OpenMode, _access: Option<Access>) -> io::Result<Arc<dyn DiskFile>> {
-        let refused = |what| {
-            let why = "onewrite uses no such file beside a database, since somebody else may have put it there. Look what \
-                       it is, and move it away";
-            Err(io::Error::new(ErrorKind::InvalidInput, format!("it {what}: {why}")))
-        };
+        let refused = |what| Err(common::refused(what));
         let opened = options(mode).custom_flags(FILE_FLAG_OPEN_REPARSE_POINT).open(path);
         let file = match unless_directory(path, opened) {
             Err(e) if e.kind() == ErrorKind::IsADirectory => return refused("is not a regular file"),
@@ -102,35 +92,19 @@ impl Disk for RealDisk {
     }
 
     fn names_beside(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
-        let dir = directory_of(path);
-        fs::read_dir(dir)?.map(|entry| Ok(dir.join(entry?.file_name()))).collect()
+        common::names_beside(path)
     }
 
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
-        match look::at_name(path) {
-            Ok(found) => Ok(Some(found.id())),
-            Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(e),
-        }
+        common::identify(path)
     }
 
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
-        match path.canonicalize() {
-            // The directory exists, the name not yet.
-            Err(e) if e.kind() == ErrorKind::NotFound => {
-                let name = path.file_name().ok_or(e)?;
-                Ok(directory_of(path).canonicalize()?.join(name))
-            }
-            resolved => resolved,
-        }
+        common::resolve(path)
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        match look::at_path(path) {
-            Ok(_) => Ok(true),
-            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
-            Err(e) => Err(e),
-        }
+        common::exists(path)
     }
 
     fn exchange(&self, _one: &Path, _other: &Path) -> io::Result<()> {
@@ -159,28 +133,17 @@ impl Disk for RealDisk {
     }
 
     fn is_due(&self, last: &mut Option<Duration>, every: Duration) -> bool {
-        let now = system::clock_rough();
-        let is_due = last.is_none_or(|last| now.saturating_sub(last) >= every);
-        if is_due {
-            *last = Some(now);
-        }
-        is_due
+        common::is_due(last, every)
     }
 
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        let made = match tempfile::tempfile_in(directory_of(near)) {
-            Err(e) if matches!(e.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem) => {
-                tempfile::tempfile_in(super::environment::temp_dir())
-            }
-            made => made,
-        };
-        wrap(made?, true)
+        wrap(common::nameless(near, |dir| tempfile::tempfile_in(dir))?, true)
     }
 }
 
 #[derive(Debug)]
 struct RealFile {
-    file: ForkSafeFile,
+    file: File,
     is_writable: bool,
     id: OnceLock<FileId>,
     words: OnceLock<Arc<SharedWords>>,
@@ -190,7 +153,7 @@ struct RealFile {
 impl Drop for RealFile {
     /// The handle may live on with mapped words.
     fn drop(&mut self) {
-        let _gone_with_the_process = self.locks.get_mut().unlock(&*self.file, 0, i64::MAX as u64);
+        let _gone_with_the_process = self.locks.get_mut().unlock(&self.file, 0, i64::MAX as u64);
     }
 }
 
@@ -254,17 +217,17 @@ impl DiskFile for RealFile {
         if kind == LockKind::Exclusive && !self.is_writable {
             return Err(ErrorKind::PermissionDenied.into());
         }
-        self.locks.lock().try_lock(&*self.file, offset, len, kind)
+        self.locks.lock().try_lock(&self.file, offset, len, kind)
     }
 
     fn unlock(&self, offset: u64, len: u64) -> io::Result<()> {
         lock_range(offset, len)?;
-        self.locks.lock().unlock(&*self.file, offset, len)
+        self.locks.lock().unlock(&self.file, offset, len)
     }
 
     fn conflicts(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
         lock_range(offset, len)?;
-        self.locks.lock().conflicts(&*self.file, offset, len, kind)
+        self.locks.lock().conflicts(&self.file, offset, len, kind)
     }
 
     fn conflicts_lately(
@@ -274,17 +237,11 @@ impl DiskFile for RealFile {
         kind: LockKind,
         free_at: &mut Option<Instant>,
     ) -> io::Result<bool> {
-        let now = Instant::now();
-        if free_at.is_some_and(|at| now.saturating_duration_since(at) < LATELY) {
-            return Ok(false);
-        }
-        let conflicts = self.conflicts(offset, len, kind)?;
-        *free_at = (!conflicts).then_some(now);
-        Ok(conflicts)
+        common::conflicts_lately(free_at, || self.conflicts(offset, len, kind))
     }
 
     fn atomic_unit_bytes(&self) -> u32 {
-        ATOMIC_UNIT_BYTES
+        ATOMIC_UNIT_BYTES_MIN
     }
 
     fn shared_words(&self, blocks: usize) -> io::Result<Arc<SharedWords>> {
@@ -293,19 +250,5 @@ impl DiskFile for RealFile {
         }
         let words = Arc::new(SharedWords::map(&self.file, blocks)?);
         Ok(self.words.get_or_init(|| words).clone())
-    }
-}
-
-/// A free lock counts as free this long.
-const LATELY: Duration = Duration::from_micros(100);
-
-/// The oldest sector size.
-const ATOMIC_UNIT_BYTES: u32 = 512;
-
-fn directory_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(dir) if dir.as_os_str().is_empty() => Path::new("."),
-        Some(dir) => dir,
-        None => path,
     }
 }

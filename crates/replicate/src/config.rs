@@ -94,6 +94,9 @@ struct RootKeys {
     sync_interval: Text,
     access_key_id: Text,
     secret_access_key: Text,
+    account_name: Text,
+    account_key: Text,
+    sas_token: Text,
     region: Text,
     endpoint: Text,
     bucket: Text,
@@ -148,6 +151,9 @@ struct ReplicaKeys {
     force_path_style: Text,
     access_key_id: Text,
     secret_access_key: Text,
+    account_name: Text,
+    account_key: Text,
+    sas_token: Text,
     sync_interval: Text,
 }
 
@@ -413,31 +419,34 @@ impl Values<'_> {
         let scheme = url.as_ref().and_then(|url| url.split_once("://")).map(|(scheme, _)| scheme.to_owned());
         let bucket = self.plain(keys.bucket.as_ref().or(root.bucket.as_ref()))?;
         let kind = scheme.or(kind).unwrap_or_else(|| "file".to_owned());
+        let account = self.plain(keys.account_name.as_ref().or(root.account_name.as_ref()))?;
         let mut base = match (kind.as_str(), url, path) {
-            ("file" | "s3", Some(url), _) => url,
+            ("file" | "s3" | "gs" | "abs", Some(url), _) => url,
             ("file", None, Some(path)) => {
                 let path =
                     std::path::absolute(&path).map_err(|e| self.fail(line, format!("cannot find {path}: {e}")))?;
                 let path = path.to_str().context("a path is text in UTF-8")?.to_owned();
                 format!("file://{}", utf8_percent_encode(&path, IN_PATH))
             }
-            ("s3", None, path) => {
-                let bucket = bucket.ok_or_else(|| self.fail(line, "a replica of type s3 needs bucket:"))?;
+            ("s3" | "gs" | "abs", None, path) => {
+                let bucket =
+                    bucket.ok_or_else(|| self.fail(line, format!("a replica of type {kind} needs bucket:")))?;
+                let account = account.as_deref().filter(|_| kind == "abs");
+                let account =
+                    account.map_or(String::new(), |name| format!("{}@", utf8_percent_encode(name, NON_ALPHANUMERIC)));
                 let path = path.unwrap_or_default();
-                format!("s3://{bucket}/{}", utf8_percent_encode(path.trim_start_matches('/'), IN_PATH))
+                format!("{kind}://{account}{bucket}/{}", utf8_percent_encode(path.trim_start_matches('/'), IN_PATH))
             }
             ("file", None, None) => return Err(self.fail(line, "a replica needs url:, or path:")),
-            _ => return Err(self.fail(line, format!("type {kind} is not served: file, s3"))),
+            _ => return Err(self.fail(line, format!("type {kind} is not served: file, s3, gs, abs"))),
         };
-        if kind != "s3" {
-            return Ok((base, None));
-        }
+        let is_s3 = kind == "s3";
         let named = [
-            ("region", keys.region.as_ref().or(root.region.as_ref())),
-            ("endpoint", keys.endpoint.as_ref().or(root.endpoint.as_ref())),
-            ("force-path-style", keys.force_path_style.as_ref().or(root.force_path_style.as_ref())),
+            ("region", is_s3, keys.region.as_ref().or(root.region.as_ref())),
+            ("endpoint", kind != "file", keys.endpoint.as_ref().or(root.endpoint.as_ref())),
+            ("force-path-style", is_s3, keys.force_path_style.as_ref().or(root.force_path_style.as_ref())),
         ];
-        for (name, value) in named {
+        for (name, _, value) in named.into_iter().filter(|(_, is_known, _)| *is_known) {
             let has = base
                 .split_once('?')
                 .is_some_and(|(_, all)| all.split('&').any(|one| one.starts_with(&format!("{name}="))));
@@ -449,14 +458,48 @@ impl Values<'_> {
                 base += &format!("{name}={}", utf8_percent_encode(&value, NON_ALPHANUMERIC));
             }
         }
-        let id = self.plain(keys.access_key_id.as_ref().or(root.access_key_id.as_ref()))?;
-        let secret = self.plain(keys.secret_access_key.as_ref().or(root.secret_access_key.as_ref()))?;
-        match (id, secret) {
+        let keys = self.store_keys(&kind, account, root, replica)?;
+        Ok((base, keys))
+    }
+
+    fn store_keys(
+        &self,
+        kind: &str,
+        account: Option<String>,
+        root: &RootKeys,
+        replica: &Spanned<ReplicaKeys>,
+    ) -> Result<Option<StoreKeys>> {
+        let (keys, line) = (&replica.value, replica.referenced.line());
+        let [named, secret, token] = match kind {
+            "s3" => [
+                self.plain(keys.access_key_id.as_ref().or(root.access_key_id.as_ref()))?,
+                self.plain(keys.secret_access_key.as_ref().or(root.secret_access_key.as_ref()))?,
+                None,
+            ],
+            "abs" => [
+                account,
+                self.plain(keys.account_key.as_ref().or(root.account_key.as_ref()))?,
+                self.plain(keys.sas_token.as_ref().or(root.sas_token.as_ref()))?,
+            ],
+            _ => return Ok(None),
+        };
+        if let Some(token) = token {
+            hide(&token);
+            return Ok(Some(StoreKeys::Token(token)));
+        }
+        match (named, secret) {
             (Some(id), Some(secret)) => {
                 hide(&secret);
-                Ok((base, Some(StoreKeys { id, secret })))
+                Ok(Some(StoreKeys::Pair { id, secret }))
             }
-            (None, None) => Ok((base, None)),
+            (None, None) => Ok(None),
+            // The account alone says where: the environment has its key.
+            (Some(_), None) if kind == "abs" => Ok(None),
+            // The account may stand in the URL.
+            (None, Some(secret)) if kind == "abs" => {
+                hide(&secret);
+                Ok(Some(StoreKeys::Pair { id: String::new(), secret }))
+            }
             _ => Err(self.fail(line, "access-key-id and secret-access-key belong together")),
         }
     }

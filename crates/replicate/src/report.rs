@@ -197,6 +197,8 @@ const KINDS: [(Request, &str); 5] = [
     (Request::Put, "put"),
     (Request::Delete, "delete"),
 ];
+/// Kinds of buckets, as Litestream's counters name them.
+const REPLICA_TYPES: [&str; 3] = ["s3", "gs", "abs"];
 const LEVELS: usize = 10;
 
 /// How many commits the store lacks; `None`: that cannot be told.
@@ -206,7 +208,7 @@ type Waiting = Box<dyn Fn() -> Option<u64> + Send>;
 pub struct Counters {
     requests: [AtomicU64; KINDS.len()],
     /// Those to buckets.
-    buckets: [AtomicU64; KINDS.len()],
+    buckets: [[AtomicU64; KINDS.len()]; REPLICA_TYPES.len()],
     retries: AtomicU64,
     slow: AtomicU64,
     errors: AtomicU64,
@@ -237,7 +239,7 @@ impl Counters {
     const fn new() -> Counters {
         Counters {
             requests: [const { AtomicU64::new(0) }; KINDS.len()],
-            buckets: [const { AtomicU64::new(0) }; KINDS.len()],
+            buckets: [const { [const { AtomicU64::new(0) }; KINDS.len()] }; REPLICA_TYPES.len()],
             retries: AtomicU64::new(0),
             slow: AtomicU64::new(0),
             errors: AtomicU64::new(0),
@@ -261,8 +263,12 @@ impl Counters {
     }
 
     /// Counts a request to a bucket, which is counted as a request besides.
-    pub fn bucket(&self, kind: Request) {
-        count(&self.buckets, kind);
+    pub fn bucket(&self, replica_type: &str, kind: Request) {
+        for (of, counts) in REPLICA_TYPES.iter().zip(&self.buckets) {
+            if *of == replica_type {
+                count(counts, kind);
+            }
+        }
     }
 
     /// Counts a request that is sent again.
@@ -380,10 +386,15 @@ impl Counters {
     pub fn bucket_requests(&self) -> Vec<(String, String)> {
         let operations =
             [(Request::Get, "GET"), (Request::List, "LIST"), (Request::Put, "PUT"), (Request::Delete, "DELETE")];
-        let of =
-            |kind| KINDS.iter().zip(&self.buckets).find(|((of, _), _)| *of == kind).map_or(0, |(_, n)| n.load(Relaxed));
-        let line = |(kind, name)| (format!("{{operation=\"{name}\",replica_type=\"s3\"}}"), of(kind).to_string());
-        operations.map(line).to_vec()
+        let of = |counts: &[AtomicU64; KINDS.len()], kind| {
+            KINDS.iter().zip(counts).find(|((of, _), _)| *of == kind).map_or(0, |(_, n)| n.load(Relaxed))
+        };
+        let lines = REPLICA_TYPES.iter().zip(&self.buckets).flat_map(|(replica_type, counts)| {
+            operations.map(|(kind, name)| {
+                (format!("{{operation=\"{name}\",replica_type=\"{replica_type}\"}}"), of(counts, kind).to_string())
+            })
+        });
+        lines.collect()
     }
 
     /// All counters in the text format of Prometheus.

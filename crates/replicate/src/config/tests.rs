@@ -25,7 +25,7 @@ fn litestreams_keys_are_read() {
     assert_eq!(a.url, "s3://b/a?region=eu");
     assert_eq!((a.interval, b.interval), (Duration::from_millis(500), Duration::from_secs(5)));
     assert_eq!(b.url, "s3://b/x%20y/b?endpoint=http%3A%2F%2F127%2E0%2E0%2E1%3A7070&force-path-style=true");
-    assert_eq!(b.keys.as_ref().unwrap().id, "AKIA");
+    assert!(matches!(&b.keys, Some(StoreKeys::Pair { id, .. }) if id == "AKIA"), "{b:?}");
     assert!(!format!("{b:?}").contains("abcdefghij"));
     assert_eq!(a.settings.snapshot_interval, Duration::from_secs(12 * 3600));
     let levels = a.settings.levels.as_ref().unwrap();
@@ -43,7 +43,7 @@ fn a_key_that_is_not_served_is_named_with_its_line_and_the_others() {
     let said = error("socket:\n  enabled: true\n");
     assert!(said.starts_with("c.yml:1: socket: is not served") && said.contains("addr"), "{said}");
     for (text, line, word) in [
-        ("dbs:\n- path: /a.db\n  replica:\n    type: gs\n    bucket: b\n", 4, "file, s3"),
+        ("dbs:\n- path: /a.db\n  replica:\n    type: sftp\n    bucket: b\n", 4, "file, s3, gs, abs"),
         ("dbs:\n- path: /a.db\n  replica: {url: 'sftp://h/p'}\n", 3, "file, s3"),
         ("dbs:\n- path: /a.db\n  replica: {path: /b, sync-interval: soon}\n", 3, "500ms"),
         ("dbs:\n- path: /a.db\n  watch: true\n  replica: {path: /b}\n", 3, "dir:"),
@@ -79,4 +79,23 @@ fn variables_are_expanded_in_values_alone() {
     let plain =
         FleetConfig::parse(Path::new("c.yml"), "dbs:\n- path: /a.db\n  replica: {path: '/$HOME'}\n", false).unwrap();
     assert_eq!(plain.databases[0].url, "file:///%24HOME");
+}
+
+#[test]
+fn buckets_of_google_and_azure_have_litestreams_keys() {
+    let text = "dbs:\n- path: /a.db\n  replica: {type: gs, bucket: b, path: /x y}\n- path: /b.db\n  replica: {type: abs, bucket: box, \
+                path: p, account-name: me, account-key: abcdefghij, endpoint: 'http://h:1/me'}\n- path: /c.db\n  replica: {url: \
+                'abs://me@box/r', sas-token: '?sv=secrets'}\n- path: /d.db\n  replica: {url: 'abs://me@box/q', account-key: klmnopqrst}\n";
+    let config = parse(text).unwrap();
+    let [a, b, c, d] = &config.databases[..] else { panic!("{:?}", config.databases) };
+    assert_eq!((&*a.url, &a.keys), ("gs://b/x%20y", &None));
+    assert_eq!(b.url, "abs://me@box/p?endpoint=http%3A%2F%2Fh%3A1%2Fme");
+    assert_eq!(b.keys, Some(StoreKeys::Pair { id: "me".to_owned(), secret: "abcdefghij".to_owned() }));
+    assert_eq!((&*c.url, &c.keys), ("abs://me@box/r", &Some(StoreKeys::Token("?sv=secrets".to_owned()))));
+    assert!(matches!(&d.keys, Some(StoreKeys::Pair { secret, .. }) if secret == "klmnopqrst"), "{d:?}");
+    assert!(!format!("{config:?}").contains("secrets"), "{config:?}");
+    let said = error("dbs:\n- path: /a.db\n  replica: {type: sftp, path: x}\n");
+    assert!(said.contains("type sftp is not served: file, s3, gs, abs"), "{said}");
+    let said = error("dbs:\n- path: /a.db\n  replica: {type: gs, path: x}\n");
+    assert!(said.contains("a replica of type gs needs bucket:"), "{said}");
 }

@@ -117,9 +117,11 @@ pub(super) fn tell_once(message: &str) {
 /// The place of a store: that of others which are away when it is.
 fn group_of(url: &str) -> String {
     let (base, parameters) = url.split_once('?').unwrap_or((url, ""));
-    match base.strip_prefix("s3://") {
-        Some(path) => format!("s3://{}?{parameters}", path.split('/').next().unwrap_or_default()),
-        None => base.rsplit_once('/').map_or(base, |(parent, _)| parent).to_owned(),
+    match base.split_once("://") {
+        Some((scheme, path)) if scheme != "file" => {
+            format!("{scheme}://{}?{parameters}", path.split('/').next().unwrap_or_default())
+        }
+        _ => base.rsplit_once('/').map_or(base, |(parent, _)| parent).to_owned(),
     }
 }
 

@@ -193,7 +193,7 @@ impl BucketKeys {
     /// store at `url`.
     pub(super) fn of(url: &str, region: &str, given: Option<&StoreKeys>) -> Result<Arc<BucketKeys>> {
         static FOUND: Mutex<Vec<(String, Weak<BucketKeys>)>> = Mutex::new(Vec::new());
-        if let Some(StoreKeys { id, secret }) = given {
+        if let Some(StoreKeys::Pair { id, secret }) = given {
             let sources = vec![source("the configuration", StaticCredentialProvider::new(id, secret))];
             return BucketKeys::from(url, sources, reqsign_core::Context::new().with_env(AwsSurroundings));
         }

@@ -1,9 +1,11 @@
 //! Places and names of files.
 
 mod file;
+mod http;
 mod keys;
 #[cfg(test)]
 pub(crate) mod memory;
+mod objects;
 mod s3;
 
 use crate::secrets::hide_user;
@@ -132,16 +134,24 @@ pub trait Store: Send + Sync {
 
 /// Keys of a bucket, as a configuration names them.
 #[derive(Clone, PartialEq, Eq)]
-pub struct StoreKeys {
-    /// The access key.
-    pub id: String,
-    /// Its secret.
-    pub secret: String,
+pub enum StoreKeys {
+    /// An access key and its secret; Azure's account and its key.
+    Pair {
+        /// The access key.
+        id: String,
+        /// Its secret.
+        secret: String,
+    },
+    /// Azure's shared access signature.
+    Token(String),
 }
 
 impl fmt::Debug for StoreKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreKeys").field("id", &self.id).finish_non_exhaustive()
+        match self {
+            StoreKeys::Pair { id, .. } => f.debug_struct("StoreKeys").field("id", id).finish_non_exhaustive(),
+            StoreKeys::Token(_) => f.write_str("StoreKeys::Token"),
+        }
     }
 }
 
@@ -152,15 +162,19 @@ pub fn open(url: &str) -> Result<Box<dyn Store>> {
 
 /// The store at `url`, with these keys if some are given. Sends it no request.
 pub fn open_with(url: &str, keys: Option<&StoreKeys>) -> Result<Box<dyn Store>> {
-    const EXAMPLE: &str = "name a directory as file:///backup/app, or a bucket as s3://bucket/app";
+    const EXAMPLE: &str = "name a directory as file:///backup/app, or a bucket as s3://bucket/app, gs://bucket/app or \
+                           abs://account@container/app";
     hide_user(url);
     let Some((scheme, rest)) = url.split_once("://") else {
         // A password may stand before it.
         let shown = url.rsplit('@').next().unwrap_or_default();
         bail!("{shown} is no URL: {EXAMPLE}")
     };
-    if scheme == "s3" {
-        return Ok(Box::new(s3::S3Store::new(url, keys)?));
+    match scheme {
+        "s3" => return Ok(Box::new(s3::S3Store::new(url, keys)?)),
+        "gs" => return Ok(Box::new(objects::Objects::google(url)?)),
+        "abs" => return Ok(Box::new(objects::Objects::azure(url, keys)?)),
+        _ => {}
     }
     #[cfg(test)]
     if scheme == "memory" {
@@ -218,6 +232,18 @@ mod tests {
         for wrong in ["/tmp/a", "file://host/a", "file:///a?b", "http://x/a"] {
             let error = open(wrong).err().map(|e| format!("{e:#}")).unwrap_or_default();
             assert!(error.contains("file:///backup/app") || error.contains("%3F"), "{wrong}: {error}");
+        }
+        for (wrong, word) in [
+            ("gs:///a", "gs://bucket/path"),
+            ("gs://me@bucket/a", "has a user"),
+            ("gs://bucket/a?region=x", "the parameter there is, is endpoint"),
+            ("gs://bucket:1/a", "has a port"),
+            ("gs://bucket/a//b", "no usable path"),
+            ("abs://me:secret@box/a", "belong into the environment"),
+            ("abs://me@box/a?endpoint=http://u:p@h", "belong into the environment"),
+        ] {
+            let error = open(wrong).err().map(|e| format!("{e:#}")).unwrap_or_default();
+            assert!(error.contains(word), "{wrong}: {error}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Replication to directories and to S3. One binary, because linking each costs build time.
 
 mod compact;
+mod dialect;
 mod fleet;
 mod follow;
 mod keys;

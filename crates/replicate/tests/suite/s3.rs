@@ -1,6 +1,7 @@
 //! Ships into a bucket with the real program: on a server of this test, with faults, and on
-//! installed servers.
+//! installed servers. `ONEWRITE_TEST_STORE` names the protocol: s3, gs, abs.
 
+use crate::dialect::{AZURE_KEY, Answer, Asked, Dialect};
 use rusqlite::Connection;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
-use tiny_http::{Header, Method, Request, Response, Server};
+use tiny_http::{Header, Method, Response, Server};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
@@ -58,7 +59,7 @@ pub struct Bucket {
     pub accepts: Option<String>,
 }
 
-type Answers = fn(&Request, &BTreeMap<String, String>) -> Option<Response<std::io::Cursor<Vec<u8>>>>;
+type Answers = fn(&Asked, &BTreeMap<String, String>) -> Option<Answer>;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Lists {
@@ -108,32 +109,28 @@ fn signal(process: u32, name: &str) {
 pub struct Place {
     pub bucket: Arc<Mutex<Bucket>>,
     server: Arc<Server>,
+    dialect: Dialect,
     stalls: Arc<AtomicBool>,
     stalled: Arc<AtomicUsize>,
     pub dir: tempfile::TempDir,
     pub file: PathBuf,
 }
 
-fn xml(status: u16, text: String) -> Response<std::io::Cursor<Vec<u8>>> {
+fn xml(status: u16, text: String) -> Answer {
     Response::from_string(text).with_status_code(status)
 }
 
-fn error(status: u16, code: &str) -> Response<std::io::Cursor<Vec<u8>>> {
+fn error(status: u16, code: &str) -> Answer {
     xml(status, format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>Said so.</Message></Error>"))
-}
-
-fn header<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
-    let named = |header: &&Header| header.field.as_str().as_str().eq_ignore_ascii_case(name);
-    request.headers().iter().find(named).map(|header| header.value.as_str())
 }
 
 fn etag(bytes: &[u8]) -> String {
     format!("\"{:016x}\"", xxhash_rust::xxh3::xxh3_64(bytes))
 }
 
-fn answer_or_kill(bucket: &mut Bucket, request: &Request, body: Vec<u8>) -> Response<std::io::Cursor<Vec<u8>>> {
+fn answer_or_kill(bucket: &mut Bucket, request: &Asked, body: Vec<u8>) -> Answer {
     let Some(kill) = &mut bucket.kill else { return answer(bucket, request, body) };
-    let counts = !kill.done || !matches!(request.method(), Method::Get | Method::Head);
+    let counts = !kill.done || !matches!(request.method, Method::Get | Method::Head);
     kill.requests = kill.requests.saturating_sub(usize::from(counts));
     if !counts || kill.requests > 0 {
         return answer(bucket, request, body);
@@ -148,11 +145,9 @@ fn answer_or_kill(bucket: &mut Bucket, request: &Request, body: Vec<u8>) -> Resp
     answered
 }
 
-fn answer(bucket: &mut Bucket, request: &Request, bytes: Vec<u8>) -> Response<std::io::Cursor<Vec<u8>>> {
-    let url = url::Url::parse("http://here").unwrap().join(request.url()).unwrap();
-    let query: BTreeMap<_, _> = url.query_pairs().into_owned().collect();
-    let path = url.path().trim_start_matches('/').to_owned();
-    bucket.requests.push(format!("{} {path}", request.method()));
+fn answer(bucket: &mut Bucket, request: &Asked, bytes: Vec<u8>) -> Answer {
+    let Asked { url, path, query, .. } = request;
+    bucket.requests.push(format!("{} {path}", request.method));
     assert!(query.contains_key("X-Amz-Signature"), "{url}");
     let access_key = query["X-Amz-Credential"].split('/').next().unwrap_or_default().to_owned();
     let is_refused = bucket.accepts.as_ref().is_some_and(|accepted| *accepted != access_key);
@@ -160,7 +155,7 @@ fn answer(bucket: &mut Bucket, request: &Request, bytes: Vec<u8>) -> Response<st
     if is_refused {
         return error(403, "InvalidAccessKeyId");
     }
-    let (name, key) = path.split_once('/').unwrap_or((&path, ""));
+    let (name, key) = path.split_once('/').unwrap_or((path, ""));
     if name != "bucket" {
         return error(404, "NoSuchBucket");
     }
@@ -171,23 +166,23 @@ fn answer(bucket: &mut Bucket, request: &Request, bytes: Vec<u8>) -> Response<st
     if let Some((status, code, message)) = bucket.refuses {
         return xml(status, format!("<Error><Code>{code}</Code><Message>{message}</Message></Error>"));
     }
-    if let Some(answered) = bucket.answers.and_then(|answers| answers(request, &query)) {
+    if let Some(answered) = bucket.answers.and_then(|answers| answers(request, query)) {
         return answered;
     }
-    match request.method() {
+    match request.method {
         Method::Put => {
-            let (creates, matches) = (header(request, "if-none-match"), header(request, "if-match").map(str::to_owned));
+            let (creates, matches) = (request.header("if-none-match"), request.header("if-match").map(str::to_owned));
             assert!(creates == Some("*") && matches.is_none() || creates.is_none() && matches.is_some(), "{url}");
             let condition = if matches.is_some() { "if-match" } else { "if-none-match" };
             assert!(query["X-Amz-SignedHeaders"].contains(condition), "{url}");
-            let time = header(request, "x-amz-meta-litestream-timestamp").map(str::to_owned);
+            let time = request.header("x-amz-meta-litestream-timestamp").map(str::to_owned);
             let fault = if key.ends_with(".ltx") { bucket.faults.pop_front() } else { None };
             match fault {
                 Some(Fault::Refused) => return error(503, "SlowDown"),
                 Some(Fault::Conflict) => return error(409, "ConditionalRequestConflict"),
                 Some(Fault::AnswerLost) | None => {}
             }
-            let there = bucket.objects.get(key).map(|object| etag(&object.bytes));
+            let there = bucket.objects.get(key).map(|object| request.version(&etag(&object.bytes)));
             let refuses = match &matches {
                 Some(_) if there.is_none() => return error(404, "NoSuchKey"),
                 Some(_) => there != matches,
@@ -223,19 +218,22 @@ fn answer(bucket: &mut Bucket, request: &Request, bytes: Vec<u8>) -> Response<st
         Method::Get | Method::Head => match bucket.objects.get(key) {
             None => error(404, "NoSuchKey"),
             Some(object) => {
-                let body = if *request.method() == Method::Get { object.bytes.clone() } else { Vec::new() };
+                let body = if request.method == Method::Get { object.bytes.clone() } else { Vec::new() };
                 let time = object.time.clone().unwrap_or_default();
                 // Not every server supports ranges.
-                let knows = bucket.requests.len().is_multiple_of(2);
-                let range = header(request, "range").filter(|_| knows).and_then(|range| range.strip_prefix("bytes="));
-                let (body, status) = match range.and_then(|range| range.split_once('-')) {
+                let knows = request.dialect != Dialect::S3 || bucket.requests.len().is_multiple_of(2);
+                let range = request.header("range").filter(|_| knows).and_then(|range| range.strip_prefix("bytes="));
+                let (body, status, part) = match range.and_then(|range| range.split_once('-')) {
                     Some((from, to)) => {
                         let (from, to) = (from.parse::<usize>().unwrap(), to.parse::<usize>().unwrap());
-                        (body[from.min(body.len())..body.len().min(to + 1)].to_vec(), 206)
+                        let (from, end) = (from.min(body.len()), body.len().min(to + 1));
+                        let part = format!("bytes {from}-{}/{}", end.saturating_sub(1), body.len());
+                        (body[from..end].to_vec(), 206, part)
                     }
-                    None => (body, 200),
+                    None => (body, 200, "none".to_owned()),
                 };
                 Response::from_data(body)
+                    .with_header(Header::from_bytes("Content-Range", part).unwrap())
                     .with_header(Header::from_bytes("ETag", etag(&object.bytes)).unwrap())
                     .with_status_code(status)
                     .with_header(Header::from_bytes("x-amz-meta-litestream-timestamp", time).unwrap())
@@ -245,7 +243,7 @@ fn answer(bucket: &mut Bucket, request: &Request, bytes: Vec<u8>) -> Response<st
             bucket.objects.remove(key);
             xml(204, String::new())
         }
-        other => panic!("{other} is not asked for"),
+        ref other => panic!("{other} is not asked for"),
     }
 }
 
@@ -272,6 +270,10 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 impl Place {
     pub fn new() -> Place {
+        Place::of(Dialect::of_environment())
+    }
+
+    pub fn of(dialect: Dialect) -> Place {
         let bucket = Arc::new(Mutex::new(Bucket::default()));
         let server = Arc::new(Server::http("127.0.0.1:0").unwrap());
         let (serves, has) = (server.clone(), bucket.clone());
@@ -288,14 +290,16 @@ impl Place {
                         thread::park();
                     }
                     if request.as_reader().read_to_end(&mut body).is_ok() {
+                        let asked = Asked::of(dialect, &request, &body);
+                        let etag = etag(&body);
                         let silent = has.lock().unwrap().silent.pop_front().flatten();
                         if silent == Some(true) {
-                            answer_or_kill(&mut has.lock().unwrap(), &request, body.clone());
+                            answer_or_kill(&mut has.lock().unwrap(), &asked, body.clone());
                         }
                         while silent.is_some() {
                             thread::park();
                         }
-                        let puts = |part| *request.method() == Method::Put && request.url().contains(part);
+                        let puts = |part| asked.method == Method::Put && asked.path.contains(part);
                         let (is_snapshot, is_first) = (puts("/0009/"), puts("/0000/0000000000000001-"));
                         let holds =
                             |bucket: &Bucket| is_snapshot && bucket.holds_snapshots || is_first && bucket.holds_first;
@@ -311,14 +315,14 @@ impl Place {
                         while holds(&has.lock().unwrap()) {
                             thread::sleep(Duration::from_millis(10));
                         }
-                        let answer = answer_or_kill(&mut has.lock().unwrap(), &request, body);
-                        let _ = request.respond(answer);
+                        let answer = answer_or_kill(&mut has.lock().unwrap(), &asked, body);
+                        let _ = request.respond(asked.answered(answer, &etag));
                     }
                 });
             }
         });
         let dir = tempfile::tempdir().unwrap();
-        let place = Place { bucket, server, stalls, stalled, file: dir.path().join("app.db"), dir };
+        let place = Place { bucket, server, dialect, stalls, stalled, file: dir.path().join("app.db"), dir };
         place.sql("CREATE TABLE t(n INTEGER PRIMARY KEY, x); INSERT INTO t VALUES (1, randomblob(5000))");
         place
     }
@@ -328,7 +332,7 @@ impl Place {
     }
 
     pub fn url(&self, rest: &str) -> String {
-        format!("s3://bucket/{rest}?endpoint=http://{}", self.server.server_addr())
+        self.dialect.url(&self.server.server_addr().to_string(), rest)
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
@@ -339,6 +343,7 @@ impl Place {
         command.args(args).env("AWS_ACCESS_KEY_ID", "key").env("AWS_SECRET_ACCESS_KEY", "secret");
         // No test takes the role of the machine that it runs on.
         command.env("AWS_EC2_METADATA_DISABLED", "true").env("HOME", self.dir.path());
+        command.env("LITESTREAM_AZURE_ACCOUNT_KEY", AZURE_KEY);
         command.env("NO_PROXY", "127.0.0.1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
@@ -556,6 +561,9 @@ fn a_replica_asks_once_a_look() {
 
 #[test]
 fn answers_of_any_length_cost_no_memory() {
+    if Dialect::of_environment() != Dialect::S3 {
+        return;
+    }
     let place = Place::new();
     place.ship();
     let says = |answers: Answers, words: &str| {
@@ -612,7 +620,7 @@ fn answers_of_any_length_cost_no_memory() {
     // A record that is too long only costs `restore` the permissions.
     place.bucket.lock().unwrap().answers = Some(|request, _| {
         let long = || xml(200, " ".repeat(20 << 20)).with_header(Header::from_bytes("ETag", "x").unwrap());
-        request.url().contains("owner.json").then(long)
+        request.url.contains("owner.json").then(long)
     });
     let dest = place.dir.path().join("r.db");
     let output = place.run(&["restore", &place.url("a/b"), dest.to_str().unwrap()]);
@@ -628,6 +636,9 @@ fn answers_of_any_length_cost_no_memory() {
 
 #[test]
 fn what_is_wrong_is_said_with_what_to_do() {
+    if Dialect::of_environment() != Dialect::S3 {
+        return;
+    }
     let place = Place::new();
     let refused = |url: &str, words: &[&str]| {
         let output = place.run(&["replicate", "--once", place.file.to_str().unwrap(), url]);
@@ -1347,6 +1358,9 @@ fn said_by(place: &Place, commands: usize, url: &str, variables: &[(&str, &str)]
 /// Errors of the URL, the environment, the connection, the server, and its messages.
 #[test]
 fn no_secret_is_told() {
+    if Dialect::of_environment() != Dialect::S3 {
+        return;
+    }
     let place = Place::new();
     place.ship();
     let at = place.server.server_addr().to_string();
@@ -1406,10 +1420,10 @@ fn no_secret_is_told() {
         check(endpoint, said_by(&place, 1, &format!("s3://bucket/a/b?endpoint={endpoint}"), &[], &[]));
     }
     let echoes: Answers = |request, _| {
-        let headers: Vec<String> = request.headers().iter().map(ToString::to_string).collect();
-        let (url, headers) = (request.url().replace('&', "&amp;"), headers.join(" "));
+        let headers: Vec<String> = request.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+        let (url, headers) = (request.url.replace('&', "&amp;"), headers.join(" "));
         let echo =
-            format!("{} http://here{} {headers} Authorization: AWS4 Credential=SECRETX", request.url(), request.url());
+            format!("{} http://here{} {headers} Authorization: AWS4 Credential=SECRETX", request.url, request.url);
         Some(xml(403, format!("<Error><Code>{url}</Code><Message>{echo}</Message></Error>")))
     };
     place.bucket.lock().unwrap().answers = Some(echoes);
@@ -1505,8 +1519,8 @@ static THROTTLED: AtomicUsize = AtomicUsize::new(0);
 static THROTTLES_BY: AtomicUsize = AtomicUsize::new(503);
 
 /// A server that throttles reads of files, or fails with each.
-fn throttles(request: &Request, _: &BTreeMap<String, String>) -> Option<Response<std::io::Cursor<Vec<u8>>>> {
-    let is_read = *request.method() == Method::Get && request.url().contains(".ltx");
+fn throttles(request: &Asked, _: &BTreeMap<String, String>) -> Option<Answer> {
+    let is_read = request.method == Method::Get && request.path.contains(".ltx");
     let left =
         THROTTLED.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(usize::from(is_read)));
     if !is_read || left == Err(0) {

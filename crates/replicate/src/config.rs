@@ -421,7 +421,7 @@ impl Values<'_> {
         let kind = scheme.or(kind).unwrap_or_else(|| "file".to_owned());
         let account = self.plain(keys.account_name.as_ref().or(root.account_name.as_ref()))?;
         let mut base = match (kind.as_str(), url, path) {
-            ("file" | "s3" | "gs" | "abs", Some(url), _) => url,
+            ("file" | "s3" | "gs" | "abs" | "webdav" | "webdavs", Some(url), _) => url,
             ("file", None, Some(path)) => {
                 let path =
                     std::path::absolute(&path).map_err(|e| self.fail(line, format!("cannot find {path}: {e}")))?;
@@ -438,12 +438,12 @@ impl Values<'_> {
                 format!("{kind}://{account}{bucket}/{}", utf8_percent_encode(path.trim_start_matches('/'), IN_PATH))
             }
             ("file", None, None) => return Err(self.fail(line, "a replica needs url:, or path:")),
-            _ => return Err(self.fail(line, format!("type {kind} is not served: file, s3, gs, abs"))),
+            _ => return Err(self.fail(line, format!("type {kind} is not served: file, s3, gs, abs; webdav as url:"))),
         };
         let is_s3 = kind == "s3";
         let named = [
             ("region", is_s3, keys.region.as_ref().or(root.region.as_ref())),
-            ("endpoint", kind != "file", keys.endpoint.as_ref().or(root.endpoint.as_ref())),
+            ("endpoint", matches!(&*kind, "s3" | "gs" | "abs"), keys.endpoint.as_ref().or(root.endpoint.as_ref())),
             ("force-path-style", is_s3, keys.force_path_style.as_ref().or(root.force_path_style.as_ref())),
         ];
         for (name, _, value) in named.into_iter().filter(|(_, is_known, _)| *is_known) {

@@ -85,14 +85,16 @@ fn variables_are_expanded_in_values_alone() {
 fn buckets_of_google_and_azure_have_litestreams_keys() {
     let text = "dbs:\n- path: /a.db\n  replica: {type: gs, bucket: b, path: /x y}\n- path: /b.db\n  replica: {type: abs, bucket: box, \
                 path: p, account-name: me, account-key: abcdefghij, endpoint: 'http://h:1/me'}\n- path: /c.db\n  replica: {url: \
-                'abs://me@box/r', sas-token: '?sv=secrets'}\n- path: /d.db\n  replica: {url: 'abs://me@box/q', account-key: klmnopqrst}\n";
+                'abs://me@box/r', sas-token: '?sv=secrets'}\n- path: /d.db\n  replica: {url: 'abs://me@box/q', account-key: klmnopqrst}\n\
+                - path: /e.db\n  replica: {url: 'webdavs://me:password9@h/e', endpoint: 'h:2'}\n";
     let config = parse(text).unwrap();
-    let [a, b, c, d] = &config.databases[..] else { panic!("{:?}", config.databases) };
+    let [a, b, c, d, e] = &config.databases[..] else { panic!("{:?}", config.databases) };
     assert_eq!((&*a.url, &a.keys), ("gs://b/x%20y", &None));
     assert_eq!(b.url, "abs://me@box/p?endpoint=http%3A%2F%2Fh%3A1%2Fme");
     assert_eq!(b.keys, Some(StoreKeys::Pair { id: "me".to_owned(), secret: "abcdefghij".to_owned() }));
     assert_eq!((&*c.url, &c.keys), ("abs://me@box/r", &Some(StoreKeys::Token("?sv=secrets".to_owned()))));
     assert!(matches!(&d.keys, Some(StoreKeys::Pair { secret, .. }) if secret == "klmnopqrst"), "{d:?}");
+    assert_eq!((&*e.url, &e.keys), ("webdavs://me:password9@h/e", &None));
     assert!(!format!("{config:?}").contains("secrets"), "{config:?}");
     let said = error("dbs:\n- path: /a.db\n  replica: {type: sftp, path: x}\n");
     assert!(said.contains("type sftp is not served: file, s3, gs, abs"), "{said}");

@@ -271,11 +271,11 @@ fn shared_agents(bundle: Option<String>, named_by: &str) -> Result<(Agent, Agent
 /// The usual agent, and one that makes a connection for each request.
 fn agents(tls: TlsConfig) -> (Agent, Agent) {
     // Not followed: the redirection of another region's bucket leads nowhere; its text is reported.
-    let config = Agent::config_builder().http_status_as_error(false).max_redirects(0);
+    let config = Agent::config_builder().http_status_as_error(false).max_redirects(0).allow_non_standard_methods(true);
     let config = config.timeout_connect(Some(Duration::from_secs(10)));
     let config = config.timeout_recv_response(Some(PATIENCE)).timeout_per_read(Some(PATIENCE));
     let config = config.timeout_per_write(Some(PATIENCE)).tls_config(tls.clone()).build();
-    let afresh = Agent::config_builder().http_status_as_error(false).max_redirects(0);
+    let afresh = Agent::config_builder().http_status_as_error(false).max_redirects(0).allow_non_standard_methods(true);
     let afresh = afresh.max_idle_connections(0).tls_config(tls).build();
     (config.new_agent(), afresh.new_agent())
 }

@@ -7,6 +7,7 @@ mod keys;
 pub(crate) mod memory;
 mod objects;
 mod s3;
+mod webdav;
 
 use crate::secrets::hide_user;
 use anyhow::{Context, Result, bail, ensure};
@@ -163,7 +164,7 @@ pub fn open(url: &str) -> Result<Box<dyn Store>> {
 /// The store at `url`, with these keys if some are given. Sends it no request.
 pub fn open_with(url: &str, keys: Option<&StoreKeys>) -> Result<Box<dyn Store>> {
     const EXAMPLE: &str = "name a directory as file:///backup/app, or a bucket as s3://bucket/app, gs://bucket/app or \
-                           abs://account@container/app";
+                           abs://account@container/app, or a server as webdavs://user@host/app";
     hide_user(url);
     let Some((scheme, rest)) = url.split_once("://") else {
         // A password may stand before it.
@@ -173,6 +174,7 @@ pub fn open_with(url: &str, keys: Option<&StoreKeys>) -> Result<Box<dyn Store>> 
     match scheme {
         "s3" => return Ok(Box::new(s3::S3Store::new(url, keys)?)),
         "gs" => return Ok(Box::new(objects::Objects::google(url)?)),
+        "webdav" | "webdavs" => return Ok(Box::new(webdav::WebDav::new(url)?)),
         "abs" => return Ok(Box::new(objects::Objects::azure(url, keys)?)),
         _ => {}
     }
@@ -239,6 +241,9 @@ mod tests {
             ("gs://bucket/a?region=x", "the parameter there is, is endpoint"),
             ("gs://bucket:1/a", "has a port"),
             ("gs://bucket/a//b", "no usable path"),
+            ("webdav://h", "names no directory"),
+            ("webdav:///a", "names no server"),
+            ("webdavs://h/a?x=1", "has parameters"),
             ("abs://me:secret@box/a", "belong into the environment"),
             ("abs://me@box/a?endpoint=http://u:p@h", "belong into the environment"),
         ] {

@@ -1,7 +1,8 @@
 //! Ships into a bucket with the real program: on a server of this test, with faults, and on
-//! installed servers. `ONEWRITE_TEST_STORE` names the protocol: s3, gs, abs.
+//! installed servers. `ONEWRITE_TEST_STORE` names the protocol: s3,
+//! gs, abs, webdav.
 
-use crate::dialect::{AZURE_KEY, Answer, Asked, Dialect};
+use crate::dialect::{AZURE_KEY, Answer, Asked, Dialect, Staged, webdav};
 use rusqlite::Connection;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -33,6 +34,7 @@ struct Object {
 #[derive(Default)]
 pub struct Bucket {
     objects: BTreeMap<String, Object>,
+    staged: Staged,
     requests: Vec<String>,
     faults: VecDeque<Fault>,
     replaces: bool,
@@ -155,7 +157,7 @@ fn answer(bucket: &mut Bucket, request: &Asked, bytes: Vec<u8>) -> Answer {
     if is_refused {
         return error(403, "InvalidAccessKeyId");
     }
-    let (name, key) = path.split_once('/').unwrap_or((path, ""));
+    let (name, _) = path.split_once('/').unwrap_or((path, ""));
     if name != "bucket" {
         return error(404, "NoSuchBucket");
     }
@@ -169,10 +171,35 @@ fn answer(bucket: &mut Bucket, request: &Asked, bytes: Vec<u8>) -> Answer {
     if let Some(answered) = bucket.answers.and_then(|answers| answers(request, query)) {
         return answered;
     }
+    if request.dialect == Dialect::WebDav {
+        let source = request.path.clone();
+        match webdav(&mut bucket.staged, request, &bytes) {
+            Some(Ok(answered)) => return answered,
+            Some(Err((asked, bytes))) => {
+                let answered = answer_of(bucket, &asked, bytes);
+                // It has its name, or the answer is lost.
+                if !matches!(answered.status_code().0, 409 | 412 | 503) {
+                    bucket.staged.remove(&source);
+                }
+                return answered;
+            }
+            None => {}
+        }
+    }
+    answer_of(bucket, request, bytes)
+}
+
+fn answer_of(bucket: &mut Bucket, request: &Asked, bytes: Vec<u8>) -> Answer {
+    let Asked { url, path, query, .. } = request;
+    let (_, key) = path.split_once('/').unwrap_or((path, ""));
     match request.method {
         Method::Put => {
             let (creates, matches) = (request.header("if-none-match"), request.header("if-match").map(str::to_owned));
-            assert!(creates == Some("*") && matches.is_none() || creates.is_none() && matches.is_some(), "{url}");
+            let replaces = request.header("replaces").is_some();
+            assert!(
+                replaces || creates == Some("*") && matches.is_none() || creates.is_none() && matches.is_some(),
+                "{url}"
+            );
             let condition = if matches.is_some() { "if-match" } else { "if-none-match" };
             assert!(query["X-Amz-SignedHeaders"].contains(condition), "{url}");
             let time = request.header("x-amz-meta-litestream-timestamp").map(str::to_owned);
@@ -188,7 +215,7 @@ fn answer(bucket: &mut Bucket, request: &Asked, bytes: Vec<u8>) -> Answer {
                 Some(_) => there != matches,
                 None => there.is_some(),
             };
-            if refuses && !bucket.replaces {
+            if refuses && !bucket.replaces && !replaces {
                 return error(412, "PreconditionFailed");
             }
             bucket.objects.insert(key.to_owned(), Object { bytes, time });
@@ -203,14 +230,15 @@ fn answer(bucket: &mut Bucket, request: &Asked, bytes: Vec<u8>) -> Answer {
                 all.retain(|(other, _)| **other != key);
             }
             let mut text = String::from("<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">");
-            for (key, object) in all.iter().take(2) {
+            let page = if request.dialect == Dialect::WebDav { usize::MAX } else { 2 };
+            for (key, object) in all.iter().take(page) {
                 let size = object.bytes.len();
                 let time = bucket.lists.time(object);
                 text += &format!("<Contents><Key>{key}</Key><LastModified>{time}</LastModified>");
                 text += &format!("<ETag>x</ETag><Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>");
             }
-            text += &format!("<IsTruncated>{}</IsTruncated>", all.len() > 2);
-            if let Some((next, _)) = all.get(2) {
+            text += &format!("<IsTruncated>{}</IsTruncated>", all.len() > page);
+            if let Some((next, _)) = all.get(page) {
                 text += &format!("<NextContinuationToken>{next}</NextContinuationToken>");
             }
             xml(200, text + "</ListBucketResult>")

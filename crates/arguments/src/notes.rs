@@ -81,7 +81,7 @@ fn status(command: &str) -> NoteEntries {
             ("1", "Pages differ, or there was an error."),
             ("2", "The store did not catch up in time, or the arguments are wrong."),
         ],
-        "ltx" | "backup" | "restore" | "rejoin" => vec![DONE, FAILED, USAGE, STOPPED],
+        "ltx" | "backup" | "restore" | "rejoin" | "ship" => vec![DONE, FAILED, USAGE, STOPPED],
         "shell" => vec![
             ("1", "The program sqlite3, the extension or the database cannot be used."),
             USAGE,
@@ -126,7 +126,7 @@ fn files(command: &str) -> NoteEntries {
             ("~/.config/fish/completions/onewrite.fish", "The place of the script for fish."),
             ("_onewrite", "The name of the script for zsh, in a directory of fpath."),
         ],
-        "ltx" | "replicas" => vec![("CONFIG", "The configuration.")],
+        "ltx" | "replicas" | "ship" => vec![("CONFIG", "The configuration.")],
         "man" => vec![("DIR/onewrite-COMMAND.1", "A page that --dir writes.")],
         "restore" => {
             vec![("DEST", "The database."), (".onewrite-restore-*", "The database beside DEST, until it is whole.")]
@@ -182,10 +182,11 @@ fn see_also(command: &str) -> &'static [&'static str] {
         "recover" => &["check", "inspect"],
         "rejoin" => &["promote", "follow"],
         "replicas" => &["replicate", "ltx", "verify"],
-        "replicate" => &["restore", "follow", "verify", "promote", "unsync", "replicas"],
+        "replicate" => &["restore", "follow", "verify", "promote", "unsync", "replicas", "ship"],
         "research" => &["check", "recover"],
         "restore" => &["replicate", "verify"],
         "shell" => &["dump", "status"],
+        "ship" => &["replicate", "replicas", "verify"],
         "status" => &["check", "inspect", "shell"],
         "unsync" => &["replicate", "promote"],
         "verify" => &["replicate", "check"],

@@ -40,6 +40,7 @@ pub enum StoreCommand {
     Replicas(Replicas),
     Replicate(Replicate),
     Restore(Restore),
+    Ship(Ship),
     Unsync(Unsync),
     Verify(Verify),
 }
@@ -79,6 +80,7 @@ impl StoreCommand {
             | StoreCommand::Ltx(_)
             | StoreCommand::Replicas(_)
             | StoreCommand::Replicate(_)
+            | StoreCommand::Ship(_)
             | StoreCommand::Unsync(_) => return Ok(()),
         };
         let url = OsStr::new(url);
@@ -184,7 +186,7 @@ impl Replicate {
 ///
 /// Prints for each database its store, the newest transaction there, the lag, and the last error.
 /// The lag and the error are those that `onewrite replicate --config CONFIG` tells at the
-/// configuration's addr. If that does not answer, the stores are listed. The status is 1 if a
+/// configuration's socket or addr. If neither answers, the stores are listed. The status is 1 if a
 /// database has an error.
 ///
 ///     onewrite replicas --config /etc/onewrite.yml
@@ -197,6 +199,30 @@ pub struct Replicas {
     /// In its values a $ is a plain character, and names no variable
     #[arg(long)]
     pub no_expand_env: bool,
+}
+
+/// Ship a database now, and wait until the store has it
+///
+/// Asks the process `onewrite replicate --config CONFIG`, at the configuration's socket, to look
+/// at FILE before its interval is over: before a machine is stopped, or after a batch of work. The
+/// status is 1 if the store does not have all within --wait, or if no process listens.
+///
+///     onewrite ship --config /etc/onewrite.yml /var/lib/app/app.db
+#[derive(clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Ship {
+    /// The database
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The configuration
+    #[arg(long, value_name = "CONFIG")]
+    pub config: PathBuf,
+    /// In its values a $ is a plain character, and names no variable
+    #[arg(long)]
+    pub no_expand_env: bool,
+    /// How long the store may take
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = interval)]
+    pub wait: Duration,
 }
 
 /// List the files of a store

@@ -68,6 +68,8 @@ enum Command {
     /// Restore a database from a store
     Restore(replicate::Args),
     Shell(shell::Args),
+    /// Ship a database now, and wait until the store has it
+    Ship(replicate::Args),
     Status(status::Args),
     /// End `replicate --sync`: commits wait for the store no more
     Unsync(replicate::Args),
@@ -118,6 +120,7 @@ fn main() -> ExitCode {
         Command::Rejoin(args) => replicate::run("rejoin", &args),
         Command::Ltx(args) => replicate::run("ltx", &args),
         Command::Replicas(args) => replicate::run("replicas", &args),
+        Command::Ship(args) => replicate::run("ship", &args),
         Command::Replicate(args) => replicate::run("replicate", &args),
         Command::Research(args) => research::run(&args),
         Command::Restore(args) => replicate::run("restore", &args),

@@ -2,6 +2,7 @@
 //! that is not served is an error with its line.
 
 use crate::compact::Levels;
+use crate::control::ControlSocket;
 use crate::secrets::{hide, hide_user};
 use crate::ship::{Merges, Settings};
 use crate::store::StoreKeys;
@@ -31,6 +32,8 @@ pub struct FleetConfig {
     pub databases: Vec<ConfiguredDatabases>,
     /// Where counters and health are served.
     pub addr: Option<SocketAddr>,
+    /// Where requests of this machine are served.
+    pub socket: Option<ControlSocket>,
     /// The application, in words.
     pub exec: Option<Vec<String>>,
     /// How it tells of its work.
@@ -86,6 +89,7 @@ pub struct Logging {
 struct RootKeys {
     dbs: Option<Vec<DatabaseKeys>>,
     addr: Text,
+    socket: Option<SocketKeys>,
     exec: Text,
     logging: Option<LoggingKeys>,
     snapshot: Option<SnapshotKeys>,
@@ -101,6 +105,14 @@ struct RootKeys {
     endpoint: Text,
     bucket: Text,
     force_path_style: Text,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct SocketKeys {
+    enabled: Text,
+    path: Text,
+    permissions: Text,
 }
 
 #[derive(Deserialize)]
@@ -255,7 +267,8 @@ impl FleetConfig {
             words.context("exec: is no command: a quote does not end")
         })?;
         let addr = values.parsed(root.addr.as_ref(), address)?;
-        Ok(FleetConfig { databases, addr, exec, logging: values.logging(root.logging.as_ref())? })
+        let socket = values.socket(root.socket.as_ref())?;
+        Ok(FleetConfig { databases, addr, socket, exec, logging: values.logging(root.logging.as_ref())? })
     }
 
     /// The databases that are files, and those that a directory has now.
@@ -306,6 +319,22 @@ fn wrong(file: &Path, error: &Error) -> anyhow::Error {
 }
 
 impl Values<'_> {
+    /// Named, it is on, unless `enabled` says otherwise. Litestream's default path is of root.
+    fn socket(&self, keys: Option<&SocketKeys>) -> Result<Option<ControlSocket>> {
+        let Some(keys) = keys else { return Ok(None) };
+        let enabled = self.parsed(keys.enabled.as_ref(), |text| {
+            text.parse::<bool>().with_context(|| format!("enabled: {text} is neither true nor false"))
+        })?;
+        let mode = self.parsed(keys.permissions.as_ref(), |text| {
+            let digits = text.strip_prefix("0o").unwrap_or(text);
+            let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777);
+            mode.with_context(|| format!("permissions: {text} are none: write them like 0600"))
+        })?;
+        let path = self.plain(keys.path.as_ref())?.unwrap_or_else(|| "/var/run/litestream.sock".to_owned());
+        let socket = ControlSocket { path: PathBuf::from(path), mode: mode.unwrap_or(0o600) };
+        Ok((enabled != Some(false)).then_some(socket))
+    }
+
     fn logging(&self, keys: Option<&LoggingKeys>) -> Result<Logging> {
         let Some(keys) = keys else { return Ok(Logging { json: false, least: 1 }) };
         let least = self.parsed(keys.level.as_ref(), |text| match text.to_ascii_lowercase().as_str() {

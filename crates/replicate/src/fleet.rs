@@ -15,9 +15,10 @@ use crate::report::{COUNTERS, metric_text, now_ms};
 use crate::ship::MergeWork;
 use anyhow::Result;
 pub use member::{FleetMember, MemberNews, Stopped, worst};
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,6 +31,8 @@ const SPARE_MAX: usize = 3;
 const SPARE: Duration = Duration::from_secs(10);
 /// Databases are looked at together, so that the leader wakes up this often at most.
 const TICK: Duration = Duration::from_millis(100);
+/// Pause between two attempts to have a database looked at, which another thread may be doing.
+const HASTENS: Duration = Duration::from_millis(10);
 
 /// Databases that are shipped.
 pub struct Fleet {
@@ -194,6 +197,11 @@ impl Fleet {
         }
     }
 
+    /// What the control socket may do.
+    pub fn control(&self) -> Control {
+        Control { shared: self.shared.clone() }
+    }
+
     /// Ships the rest of all databases.
     pub fn finish(self) -> Vec<Arc<FleetMember>> {
         let mut queue = locked(&self.shared.queue);
@@ -209,6 +217,67 @@ impl Fleet {
         }
         drop(queue);
         self.members()
+    }
+}
+
+/// Looks into a fleet, and hastens it.
+pub struct Control {
+    shared: Arc<FleetShared>,
+}
+
+impl Control {
+    /// The databases.
+    pub fn members(&self) -> Vec<Arc<FleetMember>> {
+        locked(&self.shared.members).clone()
+    }
+
+    /// The process, under the names of Litestream's `/info`.
+    pub fn info(&self) -> Value {
+        let uptime = self.shared.began.elapsed();
+        let started_ms = now_ms() - i64::try_from(uptime.as_millis()).unwrap_or(0);
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "uptime_seconds": uptime.as_secs(),
+            "started_at": crate::times::shown(started_ms),
+            "database_count": self.members().len(),
+        })
+    }
+
+    /// One of the pages that [`Fleet::pages`] answers.
+    pub fn page(&self, path: &str) -> HttpPage {
+        page(path, &self.members())
+    }
+
+    /// Waits until the store has what a database has now, and returns its newest transaction. Else
+    /// an HTTP status and the reason.
+    pub fn ship_now(&self, file: &Path, patience: Duration) -> Result<u64, (u16, String)> {
+        let known = self.members().into_iter().find(|member| member.file == file);
+        let Some(member) = known else {
+            return Err((404, format!("no database {} is shipped here", file.display())));
+        };
+        let (begun, asked_ms, errors) = (Instant::now(), now_ms(), member.news().errors);
+        loop {
+            self.shared.hasten(&member);
+            let news = member.news();
+            if news.stopped.is_some() {
+                return Err((409, format!("it is not shipped any more: {}", news.word())));
+            }
+            if news.same_ms.is_some_and(|same| same >= asked_ms) {
+                return Ok(news.txid);
+            }
+            if let Some(error) = news.error.filter(|_| news.errors > errors) {
+                return Err((503, error));
+            }
+            if begun.elapsed() >= patience {
+                let seconds = patience.as_secs();
+                return Err((
+                    504,
+                    format!("the store does not have it within {seconds} s; it is shipped all the same"),
+                ));
+            }
+            thread::sleep(HASTENS);
+        }
     }
 }
 
@@ -329,6 +398,17 @@ impl FleetShared {
         let since = at.saturating_duration_since(self.began).as_millis();
         let ticks = since.div_ceil(TICK.as_millis());
         u32::try_from(ticks).ok().and_then(|ticks| self.began.checked_add(TICK.checked_mul(ticks)?)).unwrap_or(at)
+    }
+
+    /// Has a database looked at now.
+    fn hasten(&self, member: &Arc<FleetMember>) {
+        let mut queue = locked(&self.queue);
+        let is_its = |job: &FleetJob| job.merge.is_none() && Arc::ptr_eq(&job.member, member);
+        let at = queue.due.iter().find(|(_, job)| is_its(job)).map(|(at, _)| *at);
+        if let Some(job) = at.and_then(|at| queue.due.remove(&at)) {
+            queue.put(Instant::now(), job);
+            self.due.notify_one();
+        }
     }
 
     fn has_ended(&self, queue: &mut FleetQueue, member: &Arc<FleetMember>) {

@@ -2,9 +2,10 @@
 //! lists the stores. `onewrite ltx` lists the files of one store.
 
 use anyhow::{Context, Result, bail};
-use onewrite_arguments::replicate::{Ltx, Replicas};
+use onewrite_arguments::replicate::{Ltx, Replicas, Ship};
 use onewrite_core::text::Printable;
 use onewrite_replicate::config::FleetConfig;
+use onewrite_replicate::control;
 use onewrite_replicate::ending::end_at_signals;
 use onewrite_replicate::report::is_json;
 use onewrite_replicate::secrets::scrubbed;
@@ -84,13 +85,54 @@ pub fn ltx(args: &Ltx) -> Result<ExitCode> {
 pub fn replicas(args: &Replicas) -> Result<ExitCode> {
     end_at_signals()?;
     let config = FleetConfig::read(&args.config, !args.no_expand_env)?;
-    let all = match config.addr.and_then(|addr| ask(addr).ok()) {
+    let by_socket = config.socket.as_ref().and_then(|socket| ask_socket(&socket.path).ok());
+    let all = match by_socket.or_else(|| config.addr.and_then(|addr| ask(addr).ok())) {
         Some(all) => all,
         None => config.files()?.into_iter().map(|(file, url, of)| look(&file, &url, of.keys.as_ref())).collect(),
     };
     let fails = all.iter().any(|one| one.get("error").is_some_and(|error| !error.is_null()));
     print_objects(all, &["db", "replica", "status", "txid", "lag_ms", "error"]);
     Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Has the process that ships look at a database now; status 1 if the store does not have it.
+pub fn ship(args: &Ship) -> Result<ExitCode> {
+    end_at_signals()?;
+    let config = FleetConfig::read(&args.config, !args.no_expand_env)?;
+    let socket = config.socket.with_context(|| {
+        format!(
+            "{} has no socket: add socket: {{path: /run/onewrite/control.sock}}, and start again",
+            args.config.display()
+        )
+    })?;
+    let file = std::path::absolute(&args.file)?;
+    let begun = std::time::Instant::now();
+    let seconds = args.wait.as_secs().max(1);
+    let request = json!({ "path": file.display().to_string(), "wait": true, "timeout": seconds }).to_string();
+    let (status, text) = control::ask(&socket.path, "POST", "/sync", &request, args.wait + PATIENCE)?;
+    let answer: Value =
+        serde_json::from_str(&text).with_context(|| format!("{} answers: {text}", socket.path.display()))?;
+    if status != 200 {
+        bail!("{}: {}", file.display(), answer.get("error").and_then(Value::as_str).unwrap_or(&text));
+    }
+    let txid = answer.get("replicated_txid").and_then(Value::as_u64).unwrap_or(0);
+    let (txid, ms) = (format!("{txid:016x}"), begun.elapsed().as_millis());
+    if is_json() {
+        let ms = u64::try_from(ms).unwrap_or(u64::MAX);
+        print(&json!({ "db": file.display().to_string(), "txid": txid, "ms": ms }).to_string());
+    } else {
+        print(&format!("the store has transaction {txid} of {}, after {ms} ms", file.display()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The databases of the process that listens at a socket.
+fn ask_socket(path: &Path) -> Result<Vec<Value>> {
+    let (status, text) = control::ask(path, "GET", "/replicas", "", PATIENCE)?;
+    match serde_json::from_str(&text)? {
+        Value::Array(all) if status == 200 => Ok(all),
+        _ => bail!("{} is no process that ships", path.display()),
+    }
 }
 
 /// The databases of the process that ships, as it shows them.

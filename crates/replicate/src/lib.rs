@@ -18,6 +18,7 @@
 pub mod begin;
 pub mod compact;
 pub mod config;
+pub mod control;
 pub mod ending;
 pub mod fence;
 pub mod fetch;

@@ -74,6 +74,7 @@ fn main() -> ExitCode {
             None => replicate(&args),
         },
         StoreCommand::Replicas(args) => inside::replicas(&args),
+        StoreCommand::Ship(args) => inside::ship(&args),
         StoreCommand::Restore(args) => run_restore(&args),
         StoreCommand::Unsync(args) => run_unsync(&args),
         StoreCommand::Verify(args) => run_verify(&args),

@@ -4,6 +4,7 @@ use crate::{FENCED, is_ready};
 use anyhow::{Context, Result, ensure};
 use onewrite_arguments::replicate::Replicate;
 use onewrite_replicate::config::{FleetConfig, Logging};
+use onewrite_replicate::control;
 use onewrite_replicate::ending::{end_at_signals, finish_at_signals, finish_in_time};
 use onewrite_replicate::fleet::{Fleet, Stopped, worst};
 use onewrite_replicate::local::locked;
@@ -45,7 +46,7 @@ pub fn replicate(config: &Path, args: &Replicate) -> Result<ExitCode> {
         config.exec = Some(words.context("--exec is no command: a quote does not end")?);
     }
     allow_files();
-    let (exec, addr) = (config.exec.take(), config.addr);
+    let (exec, addr, socket) = (config.exec.take(), config.addr, config.socket.take());
     let mut application = Application::default();
     let endings = match &exec {
         Some(_) => application.hear()?,
@@ -59,6 +60,7 @@ pub fn replicate(config: &Path, args: &Replicate) -> Result<ExitCode> {
         let at = serve_pages(addr, fleet.pages())?;
         say(Level::Info, "metrics", &[("address", at.to_string().into())], &format!("counters at http://{at}/metrics"));
     }
+    let _listening = socket.map(|socket| control::listen(&socket, fleet.control())).transpose()?;
     fleet.begin()?;
     let mut ending = None;
     while ending.is_none() && !fleet.is_ready() {

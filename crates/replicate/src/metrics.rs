@@ -4,7 +4,7 @@ use crate::report::COUNTERS;
 use anyhow::{Result, anyhow, ensure};
 use std::net::SocketAddr;
 use std::thread;
-use tiny_http::{Header, Method, Response, Server};
+use tiny_http::{Header, Method, Request, Response, Server};
 
 /// A page: its status, its kind, its text.
 pub type HttpPage = (u16, &'static str, String);
@@ -37,13 +37,17 @@ pub fn serve_pages(at: SocketAddr, page: impl Fn(&str) -> HttpPage + Send + 'sta
                 Method::Get | Method::Head => page(request.url()),
                 _ => (405, PLAIN, "pages are read alone\n".to_owned()),
             };
-            let mut answer = Response::from_string(text).with_status_code(status);
-            if let Ok(kind) = Header::from_bytes("Content-Type", kind) {
-                answer.add_header(kind);
-            }
-            // The client may be gone.
-            let _ = request.respond(answer);
+            answer(request, (status, kind, text));
         }
     })?;
     Ok(at)
+}
+
+pub(crate) fn answer(request: Request, (status, kind, text): HttpPage) {
+    let mut answer = Response::from_string(text).with_status_code(status);
+    if let Ok(kind) = Header::from_bytes("Content-Type", kind) {
+        answer.add_header(kind);
+    }
+    // The client may be gone.
+    let _ = request.respond(answer);
 }

@@ -40,8 +40,8 @@ fn litestreams_keys_are_read() {
 fn a_key_that_is_not_served_is_named_with_its_line_and_the_others() {
     let said = error("dbs:\n  - path: /a.db\n    monitor-interval: 1s\n    replica: {path: /b}\n");
     assert!(said.starts_with("c.yml:3: monitor-interval: is not served") && said.contains("replica, "), "{said}");
-    let said = error("socket:\n  enabled: true\n");
-    assert!(said.starts_with("c.yml:1: socket: is not served") && said.contains("addr"), "{said}");
+    let said = error("mcp-addr: :1\n");
+    assert!(said.starts_with("c.yml:1: mcp-addr: is not served") && said.contains("addr"), "{said}");
     for (text, line, word) in [
         ("dbs:\n- path: /a.db\n  replica:\n    type: sftp\n    bucket: b\n", 4, "file, s3, gs, abs"),
         ("dbs:\n- path: /a.db\n  replica: {url: 'sftp://h/p'}\n", 3, "file, s3"),
@@ -79,6 +79,19 @@ fn variables_are_expanded_in_values_alone() {
     let plain =
         FleetConfig::parse(Path::new("c.yml"), "dbs:\n- path: /a.db\n  replica: {path: '/$HOME'}\n", false).unwrap();
     assert_eq!(plain.databases[0].url, "file:///%24HOME");
+}
+
+#[test]
+fn a_socket_that_is_named_is_on() {
+    let of = |socket: &str| parse(&format!("socket: {socket}\ndbs:\n- path: /a.db\n  replica: {{path: /b}}\n"));
+    let socket = |text: &str| of(text).unwrap().socket.map(|socket| (socket.path.display().to_string(), socket.mode));
+    assert_eq!(socket("{path: /run/x.sock}"), Some(("/run/x.sock".to_owned(), 0o600)));
+    assert_eq!(socket("{enabled: true, permissions: 0660}"), Some(("/var/run/litestream.sock".to_owned(), 0o660)));
+    assert_eq!(socket("{enabled: false, path: /run/x.sock}"), None);
+    for (text, word) in [("{enabled: perhaps}", "neither true nor false"), ("{permissions: 999}", "like 0600")] {
+        let error = format!("{:#}", of(text).unwrap_err());
+        assert!(error.starts_with("c.yml:1: ") && error.contains(word), "{error}");
+    }
 }
 
 #[test]

@@ -169,6 +169,21 @@ impl FleetMember {
         })
     }
 
+    /// The same under the names of Litestream's `/list`.
+    pub fn summary(&self) -> Value {
+        let news = self.news();
+        let status = match news.word() {
+            "ok" | "error" => "replicating",
+            "begins" | "waiting" => "open",
+            _ => "stopped",
+        };
+        let mut summary = json!({ "path": self.file.display().to_string(), "status": status });
+        if let (Some(members), Some(same_ms)) = (summary.as_object_mut(), news.same_ms) {
+            members.insert("last_sync_at".to_owned(), crate::times::shown(same_ms).into());
+        }
+        summary
+    }
+
     /// Whether an application may begin to use it.
     pub fn is_ready(&self) -> bool {
         let news = locked(&self.news);

@@ -316,6 +316,59 @@ fn files_and_replicas_are_listed() {
 }
 
 #[test]
+fn a_database_is_shipped_at_once_where_somebody_asks_for_it() {
+    use std::os::unix::fs::PermissionsExt;
+    // Nothing would be shipped for an hour.
+    let many = Many::new(
+        "sync-interval: 1h\nsocket: {path: DIR/control.sock}\ndbs:\n- path: DIR/app.db\n  replica: {path: DIR/a}\n- path: \
+         DIR/b.db\n  replica: {path: DIR/away/b}\n",
+    );
+    let (file, other) = (many.dir().join("app.db"), many.make("b.db"));
+    let socket = many.dir().join("control.sock");
+    let ship = |file: &Path, more: &[&str]| many.run(&[&["ship", file.to_str().unwrap()], more].concat());
+    let refused = |output: Output, words: &str| {
+        assert!(output.status.code() == Some(1) && said(&output).contains(words), "{}", said(&output));
+    };
+    refused(ship(&file, &[]), "no process listens");
+    // One that was killed leaves its socket.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let running = many.start(&[]);
+    running.told("control", "control.sock");
+    running.told("shipped", "");
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    many.place.sql("INSERT INTO t VALUES (11, 'new')");
+    let here = rows(&file);
+    assert_ne!(many.restored("file://DIR/a").unwrap(), here);
+    let output = ship(&file, &["--json"]);
+    assert!(output.status.success(), "{}", said(&output));
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((told["txid"].as_str(), told["db"].as_str()), (Some("0000000000000002"), file.to_str()));
+    assert_eq!(many.restored("file://DIR/a").unwrap(), here);
+    // Nothing is new.
+    let output = ship(&file, &[]);
+    assert!(said(&output).contains("the store has transaction 0000000000000002"), "{}", said(&output));
+    refused(ship(&other, &["--wait", "5s"]), "away");
+    refused(ship(&many.dir().join("c.db"), &[]), "no database");
+    let listed = many.run(&["replicas"]);
+    assert!(said(&listed).contains("app.db") && said(&listed).contains("0000000000000002"), "{}", said(&listed));
+    // A second process does not take the socket over.
+    let mut second = many.place.program(&["replicate", "--config"]);
+    refused(second.arg(&many.config).output().unwrap(), "another process listens there");
+    if let Some(litestream) = crate::place::installed("litestream") {
+        many.place.sql("INSERT INTO t VALUES (12, 'newer')");
+        for args in [&["sync", "-wait"][..], &["list"], &["info"]] {
+            let mut command = std::process::Command::new(&litestream);
+            command.args(args).arg("-socket").arg(&socket).args(args.contains(&"sync").then_some(&file));
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{args:?}: {}", said(&output));
+        }
+        assert_eq!(many.restored("file://DIR/a").unwrap(), rows(&file));
+    }
+    running.ends(Signal::TERM);
+    assert!(!socket.exists());
+}
+
+#[test]
 fn a_wrong_configuration_ends_before_anything_is_done() {
     let many = Many::new("dbs:\n- path: DIR/app.db\n  checkpoint-interval: 1m\n  replica: {path: DIR/store}\n");
     let output = many.run(&["replicate"]);

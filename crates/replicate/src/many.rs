@@ -68,7 +68,8 @@ pub fn replicate(config: &Path, args: &Replicate) -> Result<ExitCode> {
     }
     if ending.is_none() {
         let count = fleet.members().len();
-        say(Level::Info, "began", &[("databases", count.into())], &format!("{count} databases have begun"));
+        let begun = if count == 1 { "database has begun" } else { "databases have begun" };
+        say(Level::Info, "began", &[("databases", count.into())], &format!("{count} {begun}"));
         is_ready();
         if let Some(Err(e)) = exec.as_ref().map(|words| application.start(words)) {
             finish_in_time();

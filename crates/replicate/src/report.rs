@@ -198,7 +198,7 @@ const KINDS: [(Request, &str); 5] = [
     (Request::Delete, "delete"),
 ];
 /// Kinds of buckets, as Litestream's counters name them.
-const REPLICA_TYPES: [&str; 3] = ["s3", "gs", "abs"];
+const REPLICA_TYPES: [&str; 4] = ["s3", "gs", "abs", "webdav"];
 const LEVELS: usize = 10;
 
 /// How many commits the store lacks; `None`: that cannot be told.

@@ -127,7 +127,7 @@ pub struct Replicate {
     pub file: Option<PathBuf>,
     /// The store: a directory as file:///path, made if its parent is there, or a bucket as
     /// s3://bucket/path, gs://bucket/path or abs://account@container/path, or a server as
-    /// webdavs://user@host/path; for this database alone
+    /// sftp://user@host/path or webdavs://user@host/path; for this database alone
     #[arg(value_name = "URL")]
     pub url: Option<String>,
     /// Ship the databases of this file, a YAML file as Litestream's

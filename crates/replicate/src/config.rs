@@ -450,7 +450,7 @@ impl Values<'_> {
         let kind = scheme.or(kind).unwrap_or_else(|| "file".to_owned());
         let account = self.plain(keys.account_name.as_ref().or(root.account_name.as_ref()))?;
         let mut base = match (kind.as_str(), url, path) {
-            ("file" | "s3" | "gs" | "abs" | "webdav" | "webdavs", Some(url), _) => url,
+            ("file" | "s3" | "gs" | "abs" | "sftp" | "webdav" | "webdavs", Some(url), _) => url,
             ("file", None, Some(path)) => {
                 let path =
                     std::path::absolute(&path).map_err(|e| self.fail(line, format!("cannot find {path}: {e}")))?;
@@ -467,7 +467,11 @@ impl Values<'_> {
                 format!("{kind}://{account}{bucket}/{}", utf8_percent_encode(path.trim_start_matches('/'), IN_PATH))
             }
             ("file", None, None) => return Err(self.fail(line, "a replica needs url:, or path:")),
-            _ => return Err(self.fail(line, format!("type {kind} is not served: file, s3, gs, abs; webdav as url:"))),
+            _ => {
+                return Err(
+                    self.fail(line, format!("type {kind} is not served: file, s3, gs, abs; sftp and webdav as url:"))
+                );
+            }
         };
         let is_s3 = kind == "s3";
         let named = [

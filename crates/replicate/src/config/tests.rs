@@ -44,7 +44,7 @@ fn a_key_that_is_not_served_is_named_with_its_line_and_the_others() {
     assert!(said.starts_with("c.yml:1: mcp-addr: is not served") && said.contains("addr"), "{said}");
     for (text, line, word) in [
         ("dbs:\n- path: /a.db\n  replica:\n    type: sftp\n    bucket: b\n", 4, "file, s3, gs, abs"),
-        ("dbs:\n- path: /a.db\n  replica: {url: 'sftp://h/p'}\n", 3, "file, s3"),
+        ("dbs:\n- path: /a.db\n  replica: {url: 'nats://h/p'}\n", 3, "file, s3"),
         ("dbs:\n- path: /a.db\n  replica: {path: /b, sync-interval: soon}\n", 3, "500ms"),
         ("dbs:\n- path: /a.db\n  watch: true\n  replica: {path: /b}\n", 3, "dir:"),
         ("dbs:\n- dir: /a\n  replica: {path: /b}\n", 2, "pattern:"),

@@ -6,7 +6,6 @@ use crate::ending::{Moving, is_ending};
 use crate::local::locked;
 use crate::report::{self, COUNTERS};
 use anyhow::{Context, Error, Result, anyhow};
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
 use std::sync::Mutex;
@@ -393,47 +392,7 @@ pub(super) fn part(text: &str, name: &str) -> Option<String> {
     Some(rest.split_once('<')?.0.to_owned())
 }
 
-/// The head of an answer, and its text.
-pub(super) fn text_of(answer: Response<Body>) -> (ureq::http::response::Parts, String) {
-    let (head, mut body) = answer.into_parts();
-    let text = body.with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
-    (head, text)
-}
-
 /// Reads a body of any length.
 pub(super) fn reader(body: Body) -> impl Read + Send {
     Whole(Moving(body.into_with_config().limit(u64::MAX).reader()))
-}
-
-/// Carries an error through a library whose errors are its own.
-#[derive(Debug)]
-pub(super) struct Refusal(Mutex<Option<Error>>);
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Refusal {
-        Refusal(Mutex::new(Some(error)))
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &*locked(&self.0) {
-            Some(error) => write!(f, "{error:#}"),
-            None => f.write_str("the request failed"),
-        }
-    }
-}
-
-impl std::error::Error for Refusal {}
-
-/// The error that a [`Refusal`] among an error's causes carries.
-pub(super) fn refusal_in(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
-    let mut error = Some(error);
-    while let Some(now) = error {
-        if let Some(refusal) = now.downcast_ref::<Refusal>() {
-            return locked(&refusal.0).take();
-        }
-        error = now.source();
-    }
-    None
 }

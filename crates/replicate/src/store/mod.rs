@@ -5,8 +5,14 @@ mod http;
 mod keys;
 #[cfg(test)]
 pub(crate) mod memory;
+#[cfg(any(feature = "sftp", feature = "webdav"))]
+mod numbered;
+#[cfg(feature = "objects")]
 mod objects;
 mod s3;
+#[cfg(feature = "sftp")]
+mod sftp;
+#[cfg(feature = "webdav")]
 mod webdav;
 
 use crate::secrets::hide_user;
@@ -163,8 +169,10 @@ pub fn open(url: &str) -> Result<Box<dyn Store>> {
 
 /// The store at `url`, with these keys if some are given. Sends it no request.
 pub fn open_with(url: &str, keys: Option<&StoreKeys>) -> Result<Box<dyn Store>> {
+    const OTHERS: [&str; 5] = ["gs", "abs", "sftp", "webdav", "webdavs"];
     const EXAMPLE: &str = "name a directory as file:///backup/app, or a bucket as s3://bucket/app, gs://bucket/app or \
-                           abs://account@container/app, or a server as webdavs://user@host/app";
+                           abs://account@container/app, or a server as sftp://user@host/app or \
+                           webdavs://user@host/app";
     hide_user(url);
     let Some((scheme, rest)) = url.split_once("://") else {
         // A password may stand before it.
@@ -173,9 +181,19 @@ pub fn open_with(url: &str, keys: Option<&StoreKeys>) -> Result<Box<dyn Store>> 
     };
     match scheme {
         "s3" => return Ok(Box::new(s3::S3Store::new(url, keys)?)),
+        #[cfg(feature = "objects")]
         "gs" => return Ok(Box::new(objects::Objects::google(url)?)),
+        #[cfg(feature = "sftp")]
+        "sftp" => return Ok(Box::new(sftp::Sftp::new(url)?)),
+        #[cfg(feature = "webdav")]
         "webdav" | "webdavs" => return Ok(Box::new(webdav::WebDav::new(url)?)),
+        #[cfg(feature = "objects")]
         "abs" => return Ok(Box::new(objects::Objects::azure(url, keys)?)),
+        _ if OTHERS.contains(&scheme) => {
+            bail!(
+                "this program was built without stores of the kind {scheme}://: docs/replication.md names their features"
+            )
+        }
         _ => {}
     }
     #[cfg(test)]
@@ -235,6 +253,7 @@ mod tests {
             let error = open(wrong).err().map(|e| format!("{e:#}")).unwrap_or_default();
             assert!(error.contains("file:///backup/app") || error.contains("%3F"), "{wrong}: {error}");
         }
+        #[cfg(all(feature = "objects", feature = "webdav"))]
         for (wrong, word) in [
             ("gs:///a", "gs://bucket/path"),
             ("gs://me@bucket/a", "has a user"),

@@ -3,9 +3,7 @@
 //! `object_store` knows both protocols and where credentials are; its requests go through
 //! [`Sender`], so they are sent again, hurried and counted as those to S3.
 
-use super::http::{
-    PAUSE, Refusal, Sender, Sent, TRIES, authority, pause, reader, refusal_in, refused, refused_with, text_of,
-};
+use super::http::{ERROR_BYTES_MAX, PAUSE, Sender, Sent, TRIES, authority, pause, reader, refused, refused_with};
 use super::keys::variable;
 use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, StoreKeys, Version, check_count};
 use crate::ending::{Moving, is_ending};
@@ -38,6 +36,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, UNIX_EPOCH};
 use tokio::runtime::Runtime;
+use ureq::http::response::Parts;
 use ureq::http::{Method, Response, StatusCode};
 use url::Url;
 
@@ -616,4 +615,44 @@ impl Read for ArrivingObject {
         to.get_mut(..n).unwrap_or_default().copy_from_slice(&part);
         Ok(n)
     }
+}
+
+/// The head of an answer, and its text.
+fn text_of(answer: Response<ureq::Body>) -> (Parts, String) {
+    let (head, mut body) = answer.into_parts();
+    let text = body.with_config().limit(ERROR_BYTES_MAX).read_to_string().unwrap_or_default();
+    (head, text)
+}
+
+/// Carries an error through a library whose errors are its own.
+#[derive(Debug)]
+struct Refusal(Mutex<Option<Error>>);
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal(Mutex::new(Some(error)))
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*locked(&self.0) {
+            Some(error) => write!(f, "{error:#}"),
+            None => f.write_str("the request failed"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// The error that a [`Refusal`] among an error's causes carries.
+fn refusal_in(error: &(dyn std::error::Error + 'static)) -> Option<Error> {
+    let mut error = Some(error);
+    while let Some(now) = error {
+        if let Some(refusal) = now.downcast_ref::<Refusal>() {
+            return locked(&refusal.0).take();
+        }
+        error = now.source();
+    }
+    None
 }

@@ -6,7 +6,7 @@ use super::keys::{BucketKeys, of_profile, variable};
 use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, StoreKeys, Version, check_count};
 use crate::ending::{Moving, is_ending};
 use crate::report::{self, COUNTERS};
-use crate::secrets::{PARAMETERS, is_name};
+use crate::secrets::is_name;
 use anyhow::{Context, Result, bail, ensure};
 use onewrite_core::environment;
 use rusty_s3::actions::{ListObjectsV2, S3Action};
@@ -23,6 +23,7 @@ use url::Url;
 
 const EXAMPLE: &str =
     "name a bucket as s3://bucket/path, with ?region=eu-central-1, or ?endpoint=http://127.0.0.1:7070";
+const PARAMETERS: [&str; 3] = ["region", "endpoint", "force-path-style"];
 /// Metadata with the time of the state, as RFC 3339.
 const TIME: &str = "x-amz-meta-litestream-timestamp";
 /// An object that tries whether the server heeds conditions.

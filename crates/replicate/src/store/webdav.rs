@@ -7,6 +7,7 @@
 
 use super::http::{PAUSE, Sender, Sent, TRIES, pause, reader, refused};
 use super::keys::variable;
+use super::numbered::{self, NumberedFiles};
 use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER_BYTES_MAX, SNAPSHOTS, Store, Version, check_count};
 use crate::ending::is_ending;
 use crate::report::{self, COUNTERS};
@@ -26,8 +27,6 @@ use url::Url;
 const EXAMPLE: &str = "name a directory as webdavs://user@host/path, or webdav:// without TLS";
 /// Prefix of a file that is not whole yet.
 const UNFINISHED: &str = ".onewrite-unfinished-";
-/// Records of owners that are kept.
-const OWNERS_KEPT: u64 = 8;
 /// Limit of one listing: 2^24 files of about 500 bytes would not fit into memory.
 const LISTED_BYTES_MAX: u64 = 1 << 30;
 /// Characters that a path leaves as they are.
@@ -172,7 +171,7 @@ impl WebDav {
     }
 
     /// Names, lengths and times of a directory's entries.
-    fn names(&self, dir: &str) -> Result<Vec<(String, FileProperties)>> {
+    fn names_in(&self, dir: &str) -> Result<Vec<(String, FileProperties)>> {
         let what = || format!("cannot list {}", self.url(dir));
         let (answer, _) = self.call(report::Request::List, "PROPFIND", dir, &[("depth", "1")], Sent::Nothing)?;
         let mut answer = self.done(answer, &[StatusCode::NOT_FOUND], "list", dir)?;
@@ -190,15 +189,6 @@ impl WebDav {
             Some((name, groups.into_iter().find(|prop| prop.modified.is_some()).unwrap_or_default()))
         });
         Ok(entries.collect())
-    }
-
-    /// The number of the owner's newest record.
-    fn newest_owner(&self) -> Result<Option<u64>> {
-        let numbers = self.names("")?.into_iter().filter_map(|(name, _)| {
-            let digits = name.strip_prefix("owner-")?.strip_suffix(".json")?;
-            u64::from_str_radix(digits, 16).ok().filter(|number| owner_name(*number) == name)
-        });
-        Ok(numbers.max())
     }
 
     fn holds(&self, name: Name, mut file: &File) -> Result<bool> {
@@ -223,10 +213,6 @@ impl WebDav {
     }
 }
 
-fn owner_name(number: u64) -> String {
-    format!("owner-{number:016x}.json")
-}
-
 /// What became of a file that was to get its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Moved {
@@ -234,6 +220,30 @@ enum Moved {
     NameIsTaken,
     /// The request was sent again, and the file no longer had its other name.
     Perhaps,
+}
+
+impl NumberedFiles for WebDav {
+    fn names(&self) -> Result<Vec<String>> {
+        Ok(self.names_in("")?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let (answer, _) = self.call(report::Request::Get, "GET", name, &[], Sent::Nothing)?;
+        let mut answer = self.done(answer, &[StatusCode::NOT_FOUND], "read", name)?;
+        if answer.status() == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let record = answer.body_mut().with_config().limit(OWNER_BYTES_MAX).read_to_vec();
+        record.map(Some).with_context(|| format!("cannot read {}", self.url(name)))
+    }
+
+    fn make(&self, name: &str, bytes: &[u8]) -> Result<bool> {
+        Ok(self.put(name, Sent::Bytes(bytes), false)? == Moved::Done)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.delete(name)
+    }
 }
 
 impl Store for WebDav {
@@ -253,7 +263,7 @@ impl Store for WebDav {
     fn tidy(&self) -> Result<()> {
         let levels = (BATCHES..=SNAPSHOTS).map(|level| format!("ltx/{level}/"));
         for dir in levels.chain([String::new()]) {
-            for (name, _) in self.names(&dir)?.into_iter().filter(|(name, _)| name.starts_with(UNFINISHED)) {
+            for (name, _) in self.names_in(&dir)?.into_iter().filter(|(name, _)| name.starts_with(UNFINISHED)) {
                 self.delete(&format!("{dir}{name}"))?;
             }
         }
@@ -261,42 +271,17 @@ impl Store for WebDav {
     }
 
     fn owner(&self) -> Result<Option<(Vec<u8>, Version)>> {
-        for _ in 0..TRIES {
-            let Some(number) = self.newest_owner()? else { return Ok(None) };
-            let name = owner_name(number);
-            let (answer, _) = self.call(report::Request::Get, "GET", &name, &[], Sent::Nothing)?;
-            let mut answer = self.done(answer, &[StatusCode::NOT_FOUND], "read", &name)?;
-            if answer.status() != StatusCode::NOT_FOUND {
-                let record = answer.body_mut().with_config().limit(OWNER_BYTES_MAX).read_to_vec();
-                let record = record.with_context(|| format!("cannot read {}", self.url(&name)))?;
-                return Ok(Some((record, Version(number.to_string()))));
-            }
-        }
-        bail!("the owner's record of {} is replaced again and again", self.url(""))
+        numbered::owner(self)
     }
 
-    /// A number is taken once, as the name of a file is.
     fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool> {
-        let newest = self.newest_owner()?;
-        if newest.map(|number| number.to_string()) != was.map(|version| version.0.clone()) {
-            return Ok(false);
-        }
-        let next = newest.unwrap_or(0) + 1;
-        let is_made = self.put(&owner_name(next), Sent::Bytes(record), false)? == Moved::Done;
-        // A number that was removed may have been taken again.
-        if !is_made || self.newest_owner()? != Some(next) {
-            return Ok(false);
-        }
-        if let Some(old) = next.checked_sub(OWNERS_KEPT).filter(|old| *old > 0) {
-            self.delete(&owner_name(old))?;
-        }
-        Ok(true)
+        numbered::set_owner(self, was, record)
     }
 
     fn list(&self, level: u8) -> Result<Vec<Entry>> {
         let dir = format!("ltx/{level}/");
         let mut entries = Vec::new();
-        for (name, properties) in self.names(&dir)? {
+        for (name, properties) in self.names_in(&dir)? {
             let Some(name) = Name::parse(level, &name) else { continue };
             let time = properties.modified.as_deref().and_then(|time| jiff::fmt::rfc2822::parse(time).ok());
             let time = time.with_context(|| format!("the server does not say when {name} was made"))?;

@@ -12,6 +12,7 @@ mod observe;
 mod order;
 mod place;
 mod s3;
+mod sftp;
 mod ship;
 mod sync;
 mod untrusted;

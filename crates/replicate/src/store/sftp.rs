@@ -25,7 +25,7 @@ use std::fs::File;
 use std::future::Future;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
@@ -273,7 +273,9 @@ impl Sftp {
         }
         let path = decoded(parsed.path());
         let path = path.trim_end_matches('/');
-        ensure!(!path.is_empty(), "{url} names no directory: {EXAMPLE}");
+        // A path that does not begin with a slash is below the user's home.
+        let path = path.strip_prefix("/~/").unwrap_or(path);
+        ensure!(!path.is_empty() && path != "/~", "{url} names no directory: {EXAMPLE}");
         let server = Server {
             user,
             host,
@@ -292,7 +294,9 @@ impl Sftp {
     }
 
     fn shown(&self, name: &str) -> String {
-        format!("sftp://{}{}", self.server.host, self.full(name))
+        let full = self.full(name);
+        let home = if full.starts_with('/') { "" } else { "/~/" };
+        format!("sftp://{}{home}{full}", self.server.host)
     }
 
     /// A step whose failure is the error that is reported.
@@ -388,46 +392,24 @@ impl Sftp {
     /// Makes a file whole and durable; `false`: the name is taken.
     fn put(&self, name: &str, from: &File, bytes: u64, time_ms: Option<i64>) -> Result<bool> {
         let dir = name.rsplit_once('/').map_or(String::new(), |(dir, _)| format!("{dir}/"));
-        let other = format!("{dir}{UNFINISHED}{:016x}", getrandom::u64().context("no random numbers")?);
-        let (full, full_other) = (self.full(name), self.full(&other));
+        let stem = format!("{dir}{UNFINISHED}{:016x}", getrandom::u64().context("no random numbers")?);
+        // Another one for each attempt: the one before may have been linked to the file.
+        let other = |attempt: usize| format!("{stem}-{attempt}");
+        let (attempts, full) = (AtomicUsize::new(0), self.full(name));
         let what = || format!("cannot write {}", self.shown(name));
         let step = |on: Arc<SshSession>| {
-            let (full, full_other) = (full.clone(), full_other.clone());
+            let (full, full_other) = (full.clone(), self.full(&other(attempts.fetch_add(1, SeqCst) + 1)));
             async move {
-                let flags = OpenFlags::CREATE | OpenFlags::TRUNCATE | OpenFlags::WRITE;
-                let mut to = on.sftp.open_with_flags(full_other.clone(), flags).await?;
-                let mut part = vec![0; PART_BYTES];
-                let mut at = from;
-                at.rewind()?;
-                let mut at = Moving(at.take(bytes));
-                loop {
-                    match at.read(&mut part)? {
-                        0 => break,
-                        n => to.write_all(part.get(..n).unwrap_or_default()).await?,
-                    }
-                }
-                to.flush().await?;
-                if let Some(seconds) = time_ms.and_then(|ms| u32::try_from(ms / 1000).ok()) {
-                    let mut times = FileAttributes::empty();
-                    (times.atime, times.mtime) = (Some(seconds), Some(seconds));
-                    to.set_metadata(times).await?;
-                }
-                to.sync_all().await?;
-                let linked = match on.sftp.hardlink(full_other.clone(), full.clone()).await {
-                    // The server, or its file system, has no links; its rename replaces no file.
-                    Ok(false) => on.sftp.rename(full_other, full).await.map(|()| false),
-                    linked => linked,
-                };
-                // Brings the name to the disk, too, with the journal of ext4, XFS and Btrfs.
-                to.sync_all().await?;
-                to.shutdown().await?;
-                match linked {
-                    Err(e) if is_lost(&e) => Err(e),
-                    linked => Ok(linked),
+                let written = write_linked(&on, from, bytes, time_ms, &full_other, &full).await;
+                match written {
+                    // The server answers: it has no room, or does not permit it.
+                    Err(e) if on.sftp.remove_file(full_other).await.is_ok() => Ok(Err(e)),
+                    written => written,
                 }
             }
         };
         let (done, again) = self.server.run(Request::Put, step).with_context(what)?;
+        let other = other(attempts.load(SeqCst));
         let linked = done.map_err(|e| anyhow!("{e}")).with_context(what)?;
         match linked {
             Ok(true) => self.delete(&other).map(|()| true),
@@ -435,7 +417,7 @@ impl Sftp {
             Err(e) => {
                 let is_taken = self.is_there(name)?;
                 self.delete(&other)?;
-                ensure!(is_taken, "{}: {e}", what());
+                ensure!(is_taken, "{}: {e}: has the server room, and may this user write there?", what());
                 // An earlier attempt may have arrived.
                 if again { self.holds(name, from, bytes) } else { Ok(false) }
             }
@@ -469,6 +451,47 @@ impl Sftp {
         drop(to);
         let bytes = file.metadata().context("cannot look at a temporary file")?.len();
         Ok((file, bytes))
+    }
+}
+
+/// Writes a file and links it to its name. Whether it has its other name still; inside, why it has
+/// not got its own.
+async fn write_linked(
+    on: &SshSession,
+    mut from: &File,
+    bytes: u64,
+    time_ms: Option<i64>,
+    other: &str,
+    name: &str,
+) -> Result<Result<bool, SftpError>, SftpError> {
+    let mut to = on.sftp.open_with_flags(other, OpenFlags::CREATE | OpenFlags::EXCLUDE | OpenFlags::WRITE).await?;
+    let mut part = vec![0; PART_BYTES];
+    from.rewind()?;
+    let mut from = Moving(from.take(bytes));
+    loop {
+        match from.read(&mut part)? {
+            0 => break,
+            n => to.write_all(part.get(..n).unwrap_or_default()).await?,
+        }
+    }
+    to.flush().await?;
+    if let Some(seconds) = time_ms.and_then(|ms| u32::try_from(ms / 1000).ok()) {
+        let mut times = FileAttributes::empty();
+        (times.atime, times.mtime) = (Some(seconds), Some(seconds));
+        to.set_metadata(times).await?;
+    }
+    to.sync_all().await?;
+    let linked = match on.sftp.hardlink(other, name).await {
+        // The server, or its file system, has no links; its rename replaces no file.
+        Ok(false) => on.sftp.rename(other, name).await.map(|()| false),
+        linked => linked,
+    };
+    // Brings the name to the disk, too, with the journal of ext4, XFS and Btrfs.
+    to.sync_all().await?;
+    to.shutdown().await?;
+    match linked {
+        Err(e) if is_lost(&e) => Err(e),
+        linked => Ok(linked),
     }
 }
 

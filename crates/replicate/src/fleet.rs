@@ -175,7 +175,7 @@ impl Fleet {
 
     /// The databases.
     pub fn members(&self) -> Vec<Arc<FleetMember>> {
-        locked(&self.shared.members).clone()
+        self.control().members()
     }
 
     /// Whether each database has begun, or cannot now although its commits need not wait.
@@ -190,11 +190,8 @@ impl Fleet {
 
     /// Answers requests for `/metrics`, `/healthz` and `/replicas`.
     pub fn pages(&self) -> impl Fn(&str) -> HttpPage + Send + 'static {
-        let shared = self.shared.clone();
-        move |path| {
-            let members = locked(&shared.members).clone();
-            page(path, &members)
-        }
+        let control = self.control();
+        move |path| control.page(path)
     }
 
     /// What the control socket may do.

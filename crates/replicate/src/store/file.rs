@@ -1,7 +1,9 @@
 //! A store in a directory, laid out as Litestream's `file` replicas: a file's time is that of its
 //! state.
 
-use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, SNAPSHOTS, Store, Version, check_count};
+use super::{
+    BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, SNAPSHOTS, Store, UNFINISHED, Version, check_count,
+};
 use crate::local::{is_there, open_regular, read_small, sync};
 use crate::report::{COUNTERS, Request};
 use anyhow::{Context, Result, bail, ensure};
@@ -14,8 +16,6 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Held while the owner's record is replaced; others wait up to `PATIENCE`.
 const OWNER_LOCK: &str = "owner.lock";
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Prefix of a file that is not whole yet.
-const UNFINISHED: &str = ".onewrite-unfinished-";
 
 pub(super) struct FileStore {
     dir: PathBuf,

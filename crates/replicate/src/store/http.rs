@@ -146,8 +146,8 @@ impl Sender {
     }
 
     /// Sends a request, again if the server or the network fails or is silent. Also returns whether
-    /// it was sent again.
-    /// `url`: of each attempt. `has_others`: whether what was denied may be granted to other keys.
+    /// it was sent again. `url`: of each attempt. `has_others`: whether other keys may be granted a
+    /// request that was denied.
     pub(super) fn call(
         &self,
         kind: report::Request,
@@ -322,7 +322,7 @@ impl<R: Read> Read for Paced<R> {
 }
 
 /// A body whose connection is cut is not a file that ends early.
-pub(super) struct Whole<R>(pub(super) R);
+struct Whole<R>(R);
 
 impl<R: Read> Read for Whole<R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
@@ -395,4 +395,34 @@ pub(super) fn part(text: &str, name: &str) -> Option<String> {
 /// Reads a body of any length.
 pub(super) fn reader(body: Body) -> impl Read + Send {
     Whole(Moving(body.into_with_config().limit(u64::MAX).reader()))
+}
+
+/// Reads a part of a file, again where the connection is cut.
+pub(super) fn part_again(mut read: impl FnMut() -> Result<io::Result<Vec<u8>>>) -> Result<Vec<u8>> {
+    let mut tries = 1;
+    loop {
+        match read()? {
+            Err(_) if tries < TRIES && !is_ending() => {
+                COUNTERS.retry();
+                pause(PAUSE * (1 << (tries - 1)));
+                tries += 1;
+            }
+            part => return Ok(part?),
+        }
+    }
+}
+
+/// The header that asks for a part of a file.
+pub(super) fn range(offset: u64, bytes: u64) -> String {
+    format!("bytes={offset}-{}", offset.saturating_add(bytes).saturating_sub(1))
+}
+
+/// The part of a file that an answer to [`range`] has. A server without ranges sends all of it.
+pub(super) fn part_of(answer: Response<Body>, offset: u64, bytes: u64) -> io::Result<Vec<u8>> {
+    let skipped = if answer.status() == StatusCode::PARTIAL_CONTENT { 0 } else { offset };
+    let mut body = reader(answer.into_body());
+    let mut part = Vec::with_capacity(usize::try_from(bytes).map_err(io::Error::other)?);
+    io::copy(&mut body.by_ref().take(skipped), &mut io::sink())?;
+    body.take(bytes).read_to_end(&mut part)?;
+    Ok(part)
 }

@@ -1,17 +1,18 @@
 //! Places and names of files.
 
+#[cfg(any(feature = "sftp", feature = "webdav"))]
+mod directory;
 mod file;
 mod http;
 mod keys;
 #[cfg(test)]
 pub(crate) mod memory;
-#[cfg(any(feature = "sftp", feature = "webdav"))]
-mod numbered;
 #[cfg(feature = "objects")]
 mod objects;
 mod s3;
 #[cfg(feature = "sftp")]
 mod sftp;
+mod spool;
 #[cfg(feature = "webdav")]
 mod webdav;
 
@@ -43,6 +44,10 @@ pub const SNAPSHOTS: u8 = 9;
 /// Name of the owner's record.
 pub const OWNER: &str = "owner.json";
 
+/// An object that tries whether the server heeds conditions.
+const PROBE: &str = "onewrite-probe";
+/// Prefix of a file that is not whole yet.
+const UNFINISHED: &str = ".onewrite-unfinished-";
 /// Longest record of the owner.
 const OWNER_BYTES_MAX: u64 = 64 << 10;
 /// Most files of a level: half a year of one batch a second without merging.

@@ -3,12 +3,15 @@
 //! `object_store` knows both protocols and where credentials are; its requests go through
 //! [`Sender`], so they are sent again, hurried and counted as those to S3.
 
-use super::http::{ERROR_BYTES_MAX, PAUSE, Sender, Sent, TRIES, authority, pause, reader, refused, refused_with};
+use super::http::{ERROR_BYTES_MAX, Sender, Sent, authority, part_again, reader, refused, refused_with};
 use super::keys::variable;
-use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, StoreKeys, Version, check_count};
-use crate::ending::{Moving, is_ending};
+use super::spool::{PART_BYTES, holds, spooled};
+use super::{
+    BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, PROBE, Store, StoreKeys, Version, check_count,
+};
+use crate::ending::Moving;
 use crate::local::locked;
-use crate::report::{self, COUNTERS};
+use crate::report;
 use crate::secrets::hide;
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use bytes::Bytes;
@@ -26,10 +29,9 @@ use object_store::{
     Attribute, Attributes, ClientOptions, GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
     PutOptions, PutPayload, RetryConfig, StaticCredentialProvider, UpdateVersion,
 };
-use onewrite_core::environment;
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::io::{self, Read};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -39,11 +41,6 @@ use tokio::runtime::Runtime;
 use ureq::http::response::Parts;
 use ureq::http::{Method, Response, StatusCode};
 use url::Url;
-
-/// An object that tries whether the server heeds conditions.
-const PROBE: &str = "onewrite-probe";
-/// Bytes of an answer's body that are read at once.
-const FRAME_BYTES: usize = 1 << 18;
 
 /// What one of the services does its own way.
 #[derive(Debug)]
@@ -280,35 +277,8 @@ impl Objects {
     }
 
     fn reader(&self, path: &Path, options: GetOptions) -> Result<Moving<ArrivingObject>> {
-        let found = self.runtime.block_on(self.objects.get_opts(path, options));
-        let found = found.map_err(failed).with_context(|| format!("cannot read {}", self.shown(path)))?;
+        let found = self.runtime.block_on(self.objects.get_opts(path, options)).map_err(failed)?;
         Ok(Moving(ArrivingObject { runtime: self.runtime, stream: found.into_stream(), part: Bytes::new() }))
-    }
-
-    fn holds(&self, name: Name, mut file: &File, bytes: u64) -> Result<bool> {
-        file.rewind()?;
-        let mut there = self.open(name)?;
-        let mut here = BufReader::with_capacity(FRAME_BYTES, file.take(bytes));
-        let (mut one, mut other) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-        loop {
-            let (n, m) = (read_full(&mut there, &mut one)?, read_full(&mut here, &mut other)?);
-            if one.get(..n) != other.get(..m) {
-                return Ok(false);
-            }
-            if n == 0 {
-                return Ok(true);
-            }
-        }
-    }
-}
-
-fn read_full(from: &mut dyn Read, to: &mut [u8]) -> io::Result<usize> {
-    let mut n = 0;
-    loop {
-        match from.read(to.get_mut(n..).unwrap_or_default())? {
-            0 => return Ok(n),
-            more => n += more,
-        }
     }
 }
 
@@ -386,39 +356,26 @@ impl Store for Objects {
     }
 
     fn open(&self, name: Name) -> Result<Box<dyn Read>> {
-        Ok(Box::new(self.reader(&self.path(&name.to_string()), GetOptions::default())?))
+        let path = self.path(&name.to_string());
+        let reader = self.reader(&path, GetOptions::default());
+        Ok(Box::new(reader.with_context(|| format!("cannot read {}", self.shown(&path)))?))
     }
 
     fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
         let path = self.path(&name.to_string());
-        let mut tries = 1;
-        loop {
+        part_again(|| {
             let range = Some(GetRange::Bounded(offset..offset.saturating_add(bytes)));
             let mut reader = self.reader(&path, GetOptions { range, ..GetOptions::default() })?;
             let mut part = Vec::with_capacity(usize::try_from(bytes)?);
-            match reader.read_to_end(&mut part) {
-                Ok(_) => return Ok(part),
-                // The connection was cut.
-                Err(_) if tries < TRIES && !is_ending() => {
-                    COUNTERS.retry();
-                    pause(PAUSE * (1 << (tries - 1)));
-                    tries += 1;
-                }
-                Err(e) => return Err(e).with_context(|| format!("cannot read {}", self.shown(&path))),
-            }
-        }
+            Ok(reader.read_to_end(&mut part).map(|_| part))
+        })
+        .with_context(|| format!("cannot read {}", self.shown(&path)))
     }
 
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
         let path = self.path(&name.to_string());
         let what = || format!("cannot write {}", self.shown(&path));
-        // The request needs the length first, and may have to be repeated.
-        let file = tempfile::tempfile_in(environment::temp_dir()).context("cannot make a temporary file")?;
-        let mut to = BufWriter::with_capacity(FRAME_BYTES, &file);
-        fill(&mut to).with_context(what)?;
-        to.flush().context("cannot write a temporary file")?;
-        drop(to);
-        let bytes = file.metadata().context("cannot look at a temporary file")?.len();
+        let (file, bytes) = spooled(fill).with_context(what)?;
         let most = self.service.bytes_max;
         ensure!(
             bytes <= most,
@@ -435,7 +392,10 @@ impl Store for Objects {
             return Ok(true);
         }
         // An earlier attempt may have arrived.
-        if body.again.load(SeqCst) { self.holds(name, &body.file, bytes).with_context(what) } else { Ok(false) }
+        match body.again.load(SeqCst) {
+            true => holds(&mut *self.open(name)?, &body.file, bytes).with_context(what),
+            false => Ok(false),
+        }
     }
 
     fn remove(&self, name: Name) -> Result<()> {
@@ -582,7 +542,7 @@ impl Body for AnswerBody {
         self: Pin<&mut Self>,
         _context: &mut TaskContext<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, HttpError>>> {
-        let mut part = vec![0; FRAME_BYTES];
+        let mut part = vec![0; PART_BYTES];
         let read = locked(&self.0).read(&mut part);
         Poll::Ready(match read {
             Ok(0) => None,

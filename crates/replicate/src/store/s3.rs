@@ -1,20 +1,20 @@
 //! A store in an S3 bucket, laid out as Litestream's `s3` replicas: an object's metadata has the
 //! time of its state.
 
-use super::http::{ERROR_BYTES_MAX, PAUSE, Sender, Sent, TRIES, part, pause, reader, refused, refused_with};
+use super::http::{ERROR_BYTES_MAX, Sender, Sent, part, part_again, part_of, range, reader, refused, refused_with};
 use super::keys::{BucketKeys, of_profile, variable};
-use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, Store, StoreKeys, Version, check_count};
-use crate::ending::{Moving, is_ending};
-use crate::report::{self, COUNTERS};
+use super::spool::{holds, spooled};
+use super::{
+    BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, PROBE, Store, StoreKeys, Version, check_count,
+};
+use crate::report;
 use crate::secrets::is_name;
 use anyhow::{Context, Result, bail, ensure};
-use onewrite_core::environment;
 use rusty_s3::actions::{ListObjectsV2, S3Action};
 use rusty_s3::{Bucket, Credentials, UrlStyle};
 use std::cell::RefCell;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek};
+use std::io::{BufReader, Read};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::Body;
@@ -26,8 +26,6 @@ const EXAMPLE: &str =
 const PARAMETERS: [&str; 3] = ["region", "endpoint", "force-path-style"];
 /// Metadata with the time of the state, as RFC 3339.
 const TIME: &str = "x-amz-meta-litestream-timestamp";
-/// An object that tries whether the server heeds conditions.
-const PROBE: &str = "onewrite-probe";
 const SIGNED_FOR: Duration = Duration::from_secs(3600);
 const BYTES_MAX: u64 = 5 << 30;
 /// Limit of one page of a listing.
@@ -250,25 +248,6 @@ impl S3Store {
         Ok(Some((record, version)))
     }
 
-    fn holds(&self, name: Name, mut file: &File, bytes: u64) -> Result<bool> {
-        file.rewind()?;
-        let (mut there, mut here) = (self.open(name)?, BufReader::with_capacity(1 << 18, file));
-        let (mut one, mut other) = (vec![0; 1 << 16], vec![0; 1 << 16]);
-        let mut left = bytes;
-        while left > 0 {
-            let n = usize::try_from(left.min(1 << 16))?;
-            let (one, other) = (one.get_mut(..n).unwrap_or_default(), other.get_mut(..n).unwrap_or_default());
-            here.read_exact(other)?;
-            match there.read_exact(one) {
-                Ok(()) if one == other => {}
-                Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => return Err(e.into()),
-                _ => return Ok(false),
-            }
-            left -= n as u64;
-        }
-        Ok(there.read(&mut [0])? == 0)
-    }
-
     fn head(&self, name: Name) -> Result<Option<Response<Body>>> {
         let key = self.key(name);
         let sign = |keys: &Credentials| self.bucket.head_object(Some(keys), &key).sign(SIGNED_FOR);
@@ -390,45 +369,22 @@ impl Store for S3Store {
     fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
         let key = self.key(name);
         let what = || format!("cannot read {}", self.shown(&key));
-        let last = offset.saturating_add(bytes).saturating_sub(1);
-        let range = format!("bytes={offset}-{last}");
-        let mut tries = 1;
-        loop {
+        let (range, url) = (range(offset, bytes), self.to_get(&key));
+        let part = part_again(|| {
             let headers = [("range", range.as_str())];
-            let (answer, _) =
-                self.call(report::Request::Get, &self.to_get(&key), &headers, Sent::Nothing).with_context(what)?;
-            let status = answer.status();
-            if !status.is_success() {
-                return Err(refused(answer)).with_context(what);
+            let (answer, _) = self.call(report::Request::Get, &url, &headers, Sent::Nothing)?;
+            if !answer.status().is_success() {
+                return Err(refused(answer));
             }
-            // A server without ranges sends all of it.
-            let skipped = if status == StatusCode::PARTIAL_CONTENT { 0 } else { offset };
-            let mut body = Moving(answer.into_body().into_with_config().limit(u64::MAX).reader());
-            let mut part = Vec::with_capacity(usize::try_from(bytes)?);
-            let read = io::copy(&mut body.by_ref().take(skipped), &mut io::sink())
-                .and_then(|_| body.take(bytes).read_to_end(&mut part));
-            match read {
-                Ok(_) => return Ok(part),
-                // The connection was cut.
-                Err(_) if tries < TRIES && !is_ending() => {
-                    COUNTERS.retry();
-                    pause(PAUSE * (1 << (tries - 1)));
-                    tries += 1;
-                }
-                Err(e) => return Err(e).with_context(what),
-            }
-        }
+            Ok(part_of(answer, offset, bytes))
+        });
+        part.with_context(what)
     }
 
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
         let key = self.key(name);
         let what = || format!("cannot write {}", self.shown(&key));
-        // The request needs the length first, and may have to be repeated.
-        let file = tempfile::tempfile_in(environment::temp_dir()).context("cannot make a temporary file")?;
-        let mut to = BufWriter::with_capacity(1 << 18, &file);
-        fill(&mut to).with_context(what)?;
-        to.into_inner().map_err(|e| e.into_error()).context("cannot write a temporary file")?;
-        let bytes = file.metadata().context("cannot look at a temporary file")?.len();
+        let (file, bytes) = spooled(fill).with_context(what)?;
         ensure!(
             bytes <= BYTES_MAX,
             "{key} would have {bytes} bytes, and an object that is created at once has at most {BYTES_MAX}"
@@ -436,7 +392,9 @@ impl Store for S3Store {
         let body = if name.level == BATCHES { Sent::File(&file, bytes) } else { Sent::Slowly(&file, bytes) };
         match self.put(&key, body, time_ms).with_context(what)? {
             CreateResult::Created => Ok(true),
-            CreateResult::Exists { perhaps_ours: true } => self.holds(name, &file, bytes).with_context(what),
+            CreateResult::Exists { perhaps_ours: true } => {
+                holds(&mut *self.open(name)?, &file, bytes).with_context(what)
+            }
             CreateResult::Exists { perhaps_ours: false } => Ok(false),
         }
     }

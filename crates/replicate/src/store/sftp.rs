@@ -1,19 +1,19 @@
 //! A store on an SSH server (SFTP, version 3), laid out as Litestream's `sftp` replicas: a file's
 //! time is that of its state.
 //!
-//! A file is written under another name, flushed, and linked to its own: readers never see a part
-//! of it, and a name is taken once, so commits may wait for such a store.
+//! A file is written under another name, flushed, and linked to its own. So readers never see a
+//! part of it, and a name is taken once: commits may wait for such a store.
 
+use super::directory::{self, RemoteDirectory, level_dir, make_level, unfinished};
 use super::http::{PAUSE, TRIES, pause};
 use super::keys::variable;
-use super::numbered::{self, NumberedFiles};
-use super::{Away, BATCHES, Conditions, Entry, Fill, Name, OWNER_BYTES_MAX, SNAPSHOTS, Store, Version, check_count};
+use super::spool::{PART_BYTES, holds, spooled};
+use super::{Away, Conditions, Entry, Fill, Name, OWNER_BYTES_MAX, Store, Version, check_count};
 use crate::ending::{Moving, is_ending};
 use crate::local::locked;
 use crate::report::{COUNTERS, Request};
 use crate::secrets::hide;
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
-use onewrite_core::environment;
 use percent_encoding::percent_decode_str;
 use russh::client::{self, Handle};
 use russh::keys::{PrivateKeyWithHashAlg, PublicKeyOrCertificate, known_hosts};
@@ -23,7 +23,7 @@ use russh_sftp::protocol::{FileAttributes, OpenFlags, StatusCode};
 use std::fmt;
 use std::fs::File;
 use std::future::Future;
-use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -34,13 +34,10 @@ use tokio::time::timeout;
 use url::Url;
 
 const EXAMPLE: &str = "name a directory as sftp://user@host/path";
-/// Prefix of a file that is not whole yet.
-const UNFINISHED: &str = ".onewrite-unfinished-";
 /// Keys that are tried without `key-path`, below the home directory.
 const KEYS: [&str; 3] = [".ssh/id_ed25519", ".ssh/id_ecdsa", ".ssh/id_rsa"];
 /// Longest wait for an answer, shorter where commits wait for the store.
 const PATIENCE: Duration = Duration::from_secs(10);
-const PART_BYTES: usize = 1 << 18;
 
 pub(super) struct Sftp {
     server: Arc<Server>,
@@ -326,24 +323,6 @@ impl Sftp {
         })
     }
 
-    fn make_dir(&self, name: &str) -> Result<()> {
-        if self.is_there(name)? {
-            return Ok(());
-        }
-        let full = self.full(name);
-        let (made, _) = self.server.run(Request::Put, |on| {
-            let full = full.clone();
-            async move { on.sftp.create_dir(full).await }
-        })?;
-        match made {
-            // Another process may have made it.
-            Err(e) if !self.is_there(name)? => {
-                Err(anyhow!("{e}")).with_context(|| format!("cannot make the directory {}", self.shown(name)))
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn names_in(&self, dir: &str) -> Result<Vec<(String, FileAttributes)>> {
         let full = self.full(dir);
         self.step(Request::List, "list", dir, |on| {
@@ -353,19 +332,6 @@ impl Sftp {
                     Ok(all) => Ok(all.map(|entry| (entry.file_name(), entry.metadata())).collect()),
                     Err(e) if is_missing(&e) => Ok(Vec::new()),
                     Err(e) => Err(e),
-                }
-            }
-        })
-    }
-
-    fn delete(&self, name: &str) -> Result<()> {
-        let full = self.full(name);
-        self.step(Request::Delete, "remove", name, |on| {
-            let full = full.clone();
-            async move {
-                match on.sftp.remove_file(full).await {
-                    Err(e) if !is_missing(&e) => Err(e),
-                    _ => Ok(()),
                 }
             }
         })
@@ -391,8 +357,7 @@ impl Sftp {
 
     /// Makes a file whole and durable; `false`: the name is taken.
     fn put(&self, name: &str, from: &File, bytes: u64, time_ms: Option<i64>) -> Result<bool> {
-        let dir = name.rsplit_once('/').map_or(String::new(), |(dir, _)| format!("{dir}/"));
-        let stem = format!("{dir}{UNFINISHED}{:016x}", getrandom::u64().context("no random numbers")?);
+        let stem = unfinished(name)?;
         // Another one for each attempt: the one before may have been linked to the file.
         let other = |attempt: usize| format!("{stem}-{attempt}");
         let (attempts, full) = (AtomicUsize::new(0), self.full(name));
@@ -412,45 +377,40 @@ impl Sftp {
         let other = other(attempts.load(SeqCst));
         let linked = done.map_err(|e| anyhow!("{e}")).with_context(what)?;
         match linked {
-            Ok(true) => self.delete(&other).map(|()| true),
+            Ok(true) => RemoteDirectory::remove(self, &other).map(|()| true),
             Ok(false) => Ok(true),
             Err(e) => {
                 let is_taken = self.is_there(name)?;
-                self.delete(&other)?;
+                RemoteDirectory::remove(self, &other)?;
                 ensure!(is_taken, "{}: {e}: has the server room, and may this user write there?", what());
                 // An earlier attempt may have arrived.
-                if again { self.holds(name, from, bytes) } else { Ok(false) }
+                match if again { self.reader(name)? } else { None } {
+                    Some(mut there) => holds(&mut there, from, bytes),
+                    None => Ok(false),
+                }
             }
         }
     }
 
-    fn holds(&self, name: &str, mut file: &File, bytes: u64) -> Result<bool> {
-        let mut here = vec![0; PART_BYTES];
-        let mut at = 0;
-        file.rewind()?;
-        let mut file = file.take(bytes);
-        loop {
-            let n = file.read(&mut here)?;
-            let there = self.read_bytes(name, at, n.max(1) as u64)?;
-            let Some(there) = there else { return Ok(false) };
-            if there.as_slice() != here.get(..n).unwrap_or_default() {
-                return Ok(false);
+    /// `None`: there is no such file.
+    fn reader(&self, name: &str) -> Result<Option<impl Read + use<>>> {
+        let full = self.full(name);
+        let opened = self.step(Request::Get, "read", name, |on| {
+            let full = full.clone();
+            async move {
+                match on.sftp.open(full).await {
+                    Err(e) if is_missing(&e) => Ok(None),
+                    file => Ok(Some((file?, on.clone()))),
+                }
             }
-            if n == 0 {
-                return Ok(true);
-            }
-            at += n as u64;
-        }
+        })?;
+        let Some((file, session)) = opened else { return Ok(None) };
+        let reader = SftpReader { runtime: runtime()?, file, _session: session };
+        Ok(Some(BufReader::with_capacity(PART_BYTES, Moving(reader))))
     }
 
-    fn temporary(&self, fill: Fill<'_>) -> Result<(File, u64)> {
-        let file = tempfile::tempfile_in(environment::temp_dir()).context("cannot make a temporary file")?;
-        let mut to = BufWriter::with_capacity(PART_BYTES, &file);
-        fill(&mut to)?;
-        to.flush().context("cannot write a temporary file")?;
-        drop(to);
-        let bytes = file.metadata().context("cannot look at a temporary file")?.len();
-        Ok((file, bytes))
+    fn missing(&self, name: &str) -> String {
+        format!("cannot read {}: there is no such file", self.shown(name))
     }
 }
 
@@ -495,9 +455,28 @@ async fn write_linked(
     }
 }
 
-impl NumberedFiles for Sftp {
-    fn names(&self) -> Result<Vec<String>> {
-        Ok(self.names_in("")?.into_iter().map(|(name, _)| name).collect())
+impl RemoteDirectory for Sftp {
+    fn make_dir(&self, dir: &str) -> Result<()> {
+        let name = dir.trim_end_matches('/');
+        if self.is_there(name)? {
+            return Ok(());
+        }
+        let full = self.full(name);
+        let (made, _) = self.server.run(Request::Put, |on| {
+            let full = full.clone();
+            async move { on.sftp.create_dir(full).await }
+        })?;
+        match made {
+            // Another process may have made it.
+            Err(e) if !self.is_there(name)? => {
+                Err(anyhow!("{e}")).with_context(|| format!("cannot make the directory {}", self.shown(name)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn names(&self, dir: &str) -> Result<Vec<String>> {
+        Ok(self.names_in(dir)?.into_iter().map(|(name, _)| name).collect())
     }
 
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
@@ -505,12 +484,21 @@ impl NumberedFiles for Sftp {
     }
 
     fn make(&self, name: &str, bytes: &[u8]) -> Result<bool> {
-        let (file, len) = self.temporary(&mut |to| Ok(to.write_all(bytes)?))?;
+        let (file, len) = spooled(&mut |to| Ok(to.write_all(bytes)?))?;
         self.put(name, &file, len, None)
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        self.delete(name)
+        let full = self.full(name);
+        self.step(Request::Delete, "remove", name, |on| {
+            let full = full.clone();
+            async move {
+                match on.sftp.remove_file(full).await {
+                    Err(e) if !is_missing(&e) => Err(e),
+                    _ => Ok(()),
+                }
+            }
+        })
     }
 }
 
@@ -522,36 +510,25 @@ impl Store for Sftp {
     }
 
     fn begin(&mut self, _node: u64) -> Result<Conditions> {
-        for dir in [String::new(), "ltx".to_owned(), format!("ltx/{BATCHES}"), format!("ltx/{SNAPSHOTS}")] {
-            self.make_dir(&dir)?;
-        }
-        const PROBE: &str = "onewrite-probe";
-        let _is_there = self.make(PROBE, b"1")?;
-        let heeds = !self.make(PROBE, b"2")?;
+        let heeds = directory::begin(self)?;
         Ok(Conditions { create: heeds, replace: heeds })
     }
 
     fn tidy(&self) -> Result<()> {
-        let levels = (BATCHES..=SNAPSHOTS).map(|level| format!("ltx/{level}/"));
-        for dir in levels.chain([String::new()]) {
-            for (name, _) in self.names_in(&dir)?.into_iter().filter(|(name, _)| name.starts_with(UNFINISHED)) {
-                self.delete(&format!("{dir}{name}"))?;
-            }
-        }
-        Ok(())
+        directory::tidy(self)
     }
 
     fn owner(&self) -> Result<Option<(Vec<u8>, Version)>> {
-        numbered::owner(self)
+        directory::owner(self)
     }
 
     fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool> {
-        numbered::set_owner(self, was, record)
+        directory::set_owner(self, was, record)
     }
 
     fn list(&self, level: u8) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        for (name, found) in self.names_in(&format!("ltx/{level}"))? {
+        for (name, found) in self.names_in(&level_dir(level))? {
             let Some(name) = Name::parse(level, &name) else { continue };
             let time_ms = i64::from(found.mtime.unwrap_or(0)) * 1000;
             entries.push(Entry { name, time_ms, bytes: found.size.unwrap_or(0) });
@@ -567,33 +544,24 @@ impl Store for Sftp {
 
     fn open(&self, name: Name) -> Result<Box<dyn Read>> {
         let name = name.to_string();
-        let full = self.full(&name);
-        let file = self.step(Request::Get, "read", &name, |on| {
-            let full = full.clone();
-            async move { Ok((on.sftp.open(full).await?, on.clone())) }
-        })?;
-        let (file, session) = file;
-        let reader = SftpReader { runtime: runtime()?, file, _session: session, patience: PATIENCE };
-        Ok(Box::new(BufReader::with_capacity(PART_BYTES, Moving(reader))))
+        Ok(Box::new(self.reader(&name)?.with_context(|| self.missing(&name))?))
     }
 
     fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
         let name = name.to_string();
         let part = self.read_bytes(&name, offset, bytes)?;
-        part.with_context(|| format!("cannot read {}: there is no such file", self.shown(&name)))
+        part.with_context(|| self.missing(&name))
     }
 
     fn create(&self, name: Name, time_ms: i64, fill: Fill<'_>) -> Result<bool> {
         let path = name.to_string();
-        let (file, bytes) = self.temporary(fill).with_context(|| format!("cannot write {}", self.shown(&path)))?;
-        if name.level != BATCHES && name.level != SNAPSHOTS {
-            self.make_dir(&format!("ltx/{}", name.level))?;
-        }
+        let (file, bytes) = spooled(fill).with_context(|| format!("cannot write {}", self.shown(&path)))?;
+        make_level(self, name.level)?;
         self.put(&path, &file, bytes, Some(time_ms))
     }
 
     fn remove(&self, name: Name) -> Result<()> {
-        self.delete(&name.to_string())
+        RemoteDirectory::remove(self, &name.to_string())
     }
 }
 
@@ -602,12 +570,11 @@ struct SftpReader {
     runtime: &'static Runtime,
     file: russh_sftp::client::fs::File,
     _session: Arc<SshSession>,
-    patience: Duration,
 }
 
 impl Read for SftpReader {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let read = self.runtime.block_on(async { timeout(self.patience, self.file.read(to)).await });
+        let read = self.runtime.block_on(async { timeout(PATIENCE, self.file.read(to)).await });
         read.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 }

@@ -5,28 +5,24 @@
 //! Servers may look whether a name is free, and take it a moment later: commits do not wait for
 //! such a store.
 
-use super::http::{PAUSE, Sender, Sent, TRIES, pause, reader, refused};
+use super::directory::{self, RemoteDirectory, level_dir, make_level, unfinished};
+use super::http::{Sender, Sent, part_again, part_of, range, reader, refused};
 use super::keys::variable;
-use super::numbered::{self, NumberedFiles};
-use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER_BYTES_MAX, SNAPSHOTS, Store, Version, check_count};
-use crate::ending::is_ending;
-use crate::report::{self, COUNTERS};
+use super::spool::{holds, spooled};
+use super::{BATCHES, Conditions, Entry, Fill, Name, OWNER_BYTES_MAX, Store, Version, check_count};
+use crate::report;
 use crate::secrets::hide;
 use anyhow::{Context, Result, bail, ensure};
 use base64::Engine;
-use onewrite_core::environment;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use serde::Deserialize;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
+use std::io::{BufReader, Read};
 use ureq::Body;
 use ureq::http::{Response, StatusCode};
 use url::Url;
 
 const EXAMPLE: &str = "name a directory as webdavs://user@host/path, or webdav:// without TLS";
-/// Prefix of a file that is not whole yet.
-const UNFINISHED: &str = ".onewrite-unfinished-";
 /// Limit of one listing: 2^24 files of about 500 bytes would not fit into memory.
 const LISTED_BYTES_MAX: u64 = 1 << 30;
 /// Characters that a path leaves as they are.
@@ -133,29 +129,16 @@ impl WebDav {
         }
     }
 
-    /// Makes a directory, whose name ends with a slash.
-    fn make_dir(&self, name: &str) -> Result<()> {
-        let (answer, _) = self.call(report::Request::Put, "MKCOL", name, &[], Sent::Nothing)?;
-        // METHOD_NOT_ALLOWED: it is there.
-        let also = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::CONFLICT];
-        if self.done(answer, &also, "make the directory", name)?.status() != StatusCode::CONFLICT {
-            return Ok(());
-        }
-        bail!("there is no directory above {}: make it", self.url(name))
-    }
-
-    /// Makes a file under `name` if the name is free, or in any case. `false`: it was not.
-    fn put(&self, name: &str, body: Sent<'_>, replaces: bool) -> Result<Moved> {
-        let (dir, _) = name.rsplit_once('/').map_or(("", name), |(dir, last)| (dir, last));
-        let slash = if dir.is_empty() { "" } else { "/" };
-        let other = format!("{dir}{slash}{UNFINISHED}{:016x}", getrandom::u64().context("no random numbers")?);
+    /// Makes a file under `name` if the name is free.
+    fn put(&self, name: &str, body: Sent<'_>) -> Result<Moved> {
+        let other = unfinished(name)?;
         let (answer, _) = self.call(report::Request::Put, "PUT", &other, &[], body)?;
         self.done(answer, &[], "write", &other)?;
-        let headers = [("destination", &*self.url(name)), ("overwrite", if replaces { "T" } else { "F" })];
+        let headers = [("destination", &*self.url(name)), ("overwrite", "F")];
         let (answer, again) = self.call(report::Request::Put, "MOVE", &other, &headers, Sent::Nothing)?;
         match self.done(answer, &[StatusCode::PRECONDITION_FAILED, StatusCode::NOT_FOUND], "write", name)?.status() {
             StatusCode::PRECONDITION_FAILED => {
-                self.delete(&other)?;
+                RemoteDirectory::remove(self, &other)?;
                 Ok(Moved::NameIsTaken)
             }
             // An earlier attempt has arrived.
@@ -163,11 +146,6 @@ impl WebDav {
             StatusCode::NOT_FOUND => bail!("cannot write {}: {} is gone", self.url(name), self.url(&other)),
             _ => Ok(Moved::Done),
         }
-    }
-
-    fn delete(&self, name: &str) -> Result<()> {
-        let (answer, _) = self.call(report::Request::Delete, "DELETE", name, &[], Sent::Nothing)?;
-        self.done(answer, &[StatusCode::NOT_FOUND], "remove", name).map(drop)
     }
 
     /// Names, lengths and times of a directory's entries.
@@ -182,34 +160,13 @@ impl WebDav {
         let listing: Listing = quick_xml::de::from_str(&text).with_context(what)?;
         check_count(listing.responses.len()).with_context(what)?;
         let entries = listing.responses.into_iter().filter_map(|listed| {
-            let last = listed.href.trim_end_matches('/').rsplit('/').next()?.to_owned();
-            let name = percent_decode_str(&last).decode_utf8().ok()?.into_owned();
+            let last = listed.href.trim_end_matches('/').rsplit('/').next()?;
+            let name = percent_decode_str(last).decode_utf8().ok()?.into_owned();
             // A group of properties that the server lacks may come, too.
-            let groups = listed.groups.into_iter().map(|group| group.prop);
-            Some((name, groups.into_iter().find(|prop| prop.modified.is_some()).unwrap_or_default()))
+            let mut groups = listed.groups.into_iter().map(|group| group.prop);
+            Some((name, groups.find(|prop| prop.modified.is_some()).unwrap_or_default()))
         });
         Ok(entries.collect())
-    }
-
-    fn holds(&self, name: Name, mut file: &File) -> Result<bool> {
-        file.rewind()?;
-        let mut here = Vec::new();
-        let mut there = self.open(name)?;
-        let mut part = vec![0; 1 << 16];
-        let mut file = BufReader::with_capacity(1 << 18, file);
-        loop {
-            here.clear();
-            (&mut file).take(1 << 16).read_to_end(&mut here)?;
-            let Some(part) = part.get_mut(..here.len().max(1)) else { return Ok(false) };
-            if here.is_empty() {
-                return Ok(there.read(part)? == 0);
-            }
-            match there.read_exact(part) {
-                Ok(()) if *part == *here => {}
-                Err(e) if e.kind() != io::ErrorKind::UnexpectedEof => return Err(e.into()),
-                _ => return Ok(false),
-            }
-        }
     }
 }
 
@@ -222,9 +179,19 @@ enum Moved {
     Perhaps,
 }
 
-impl NumberedFiles for WebDav {
-    fn names(&self) -> Result<Vec<String>> {
-        Ok(self.names_in("")?.into_iter().map(|(name, _)| name).collect())
+impl RemoteDirectory for WebDav {
+    fn make_dir(&self, dir: &str) -> Result<()> {
+        let (answer, _) = self.call(report::Request::Put, "MKCOL", dir, &[], Sent::Nothing)?;
+        // METHOD_NOT_ALLOWED: it is there.
+        let also = [StatusCode::METHOD_NOT_ALLOWED, StatusCode::CONFLICT];
+        if self.done(answer, &also, "make the directory", dir)?.status() != StatusCode::CONFLICT {
+            return Ok(());
+        }
+        bail!("there is no directory above {}: make it", self.url(dir))
+    }
+
+    fn names(&self, dir: &str) -> Result<Vec<String>> {
+        Ok(self.names_in(dir)?.into_iter().map(|(name, _)| name).collect())
     }
 
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
@@ -238,11 +205,12 @@ impl NumberedFiles for WebDav {
     }
 
     fn make(&self, name: &str, bytes: &[u8]) -> Result<bool> {
-        Ok(self.put(name, Sent::Bytes(bytes), false)? == Moved::Done)
+        Ok(self.put(name, Sent::Bytes(bytes))? == Moved::Done)
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        self.delete(name)
+        let (answer, _) = self.call(report::Request::Delete, "DELETE", name, &[], Sent::Nothing)?;
+        self.done(answer, &[StatusCode::NOT_FOUND], "remove", name).map(drop)
     }
 }
 
@@ -252,36 +220,25 @@ impl Store for WebDav {
     }
 
     fn begin(&mut self, _node: u64) -> Result<Conditions> {
-        for dir in [String::new(), "ltx/".to_owned(), format!("ltx/{BATCHES}/"), format!("ltx/{SNAPSHOTS}/")] {
-            self.make_dir(&dir)?;
-        }
-        self.put("onewrite-probe", Sent::Bytes(b"1"), true)?;
-        let create = self.put("onewrite-probe", Sent::Bytes(b"2"), false)? == Moved::NameIsTaken;
+        let create = directory::begin(self)?;
         Ok(Conditions { create, replace: false })
     }
 
     fn tidy(&self) -> Result<()> {
-        let levels = (BATCHES..=SNAPSHOTS).map(|level| format!("ltx/{level}/"));
-        for dir in levels.chain([String::new()]) {
-            for (name, _) in self.names_in(&dir)?.into_iter().filter(|(name, _)| name.starts_with(UNFINISHED)) {
-                self.delete(&format!("{dir}{name}"))?;
-            }
-        }
-        Ok(())
+        directory::tidy(self)
     }
 
     fn owner(&self) -> Result<Option<(Vec<u8>, Version)>> {
-        numbered::owner(self)
+        directory::owner(self)
     }
 
     fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool> {
-        numbered::set_owner(self, was, record)
+        directory::set_owner(self, was, record)
     }
 
     fn list(&self, level: u8) -> Result<Vec<Entry>> {
-        let dir = format!("ltx/{level}/");
         let mut entries = Vec::new();
-        for (name, properties) in self.names_in(&dir)? {
+        for (name, properties) in self.names_in(&level_dir(level))? {
             let Some(name) = Name::parse(level, &name) else { continue };
             let time = properties.modified.as_deref().and_then(|time| jiff::fmt::rfc2822::parse(time).ok());
             let time = time.with_context(|| format!("the server does not say when {name} was made"))?;
@@ -307,53 +264,29 @@ impl Store for WebDav {
 
     fn read_part(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
         let name = name.to_string();
-        let range = format!("bytes={offset}-{}", offset.saturating_add(bytes).saturating_sub(1));
-        let mut tries = 1;
-        loop {
+        let range = range(offset, bytes);
+        let part = part_again(|| {
             let (answer, _) = self.call(report::Request::Get, "GET", &name, &[("range", &range)], Sent::Nothing)?;
-            let answer = self.done(answer, &[], "read", &name)?;
-            // A server without ranges sends all of it.
-            let skipped = if answer.status() == StatusCode::PARTIAL_CONTENT { 0 } else { offset };
-            let mut body = reader(answer.into_body());
-            let mut part = Vec::with_capacity(usize::try_from(bytes)?);
-            let read = io::copy(&mut body.by_ref().take(skipped), &mut io::sink())
-                .and_then(|_| body.take(bytes).read_to_end(&mut part));
-            match read {
-                Ok(_) => return Ok(part),
-                // The connection was cut.
-                Err(_) if tries < TRIES && !is_ending() => {
-                    COUNTERS.retry();
-                    pause(PAUSE * (1 << (tries - 1)));
-                    tries += 1;
-                }
-                Err(e) => return Err(e).with_context(|| format!("cannot read {}", self.url(&name))),
-            }
-        }
+            Ok(part_of(self.done(answer, &[], "read", &name)?, offset, bytes))
+        });
+        part.with_context(|| format!("cannot read {}", self.url(&name)))
     }
 
     fn create(&self, name: Name, _time_ms: i64, fill: Fill<'_>) -> Result<bool> {
         let path = name.to_string();
         let what = || format!("cannot write {}", self.url(&path));
-        // The request needs the length first, and may have to be repeated.
-        let file = tempfile::tempfile_in(environment::temp_dir()).context("cannot make a temporary file")?;
-        let mut to = BufWriter::with_capacity(1 << 18, &file);
-        fill(&mut to).with_context(what)?;
-        to.flush().context("cannot write a temporary file")?;
-        drop(to);
-        let bytes = file.metadata().context("cannot look at a temporary file")?.len();
+        let (file, bytes) = spooled(fill).with_context(what)?;
         let body = if name.level == BATCHES { Sent::File(&file, bytes) } else { Sent::Slowly(&file, bytes) };
-        if name.level != BATCHES && name.level != SNAPSHOTS {
-            self.make_dir(&format!("ltx/{}/", name.level))?;
-        }
-        match self.put(&path, body, false)? {
+        make_level(self, name.level)?;
+        match self.put(&path, body)? {
             Moved::Done => Ok(true),
             Moved::NameIsTaken => Ok(false),
-            Moved::Perhaps => Ok(self.has(name)? && self.holds(name, &file).with_context(what)?),
+            Moved::Perhaps => Ok(self.has(name)? && holds(&mut *self.open(name)?, &file, bytes).with_context(what)?),
         }
     }
 
     fn remove(&self, name: Name) -> Result<()> {
-        self.delete(&name.to_string())
+        RemoteDirectory::remove(self, &name.to_string())
     }
 }
 

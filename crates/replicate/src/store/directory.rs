@@ -1,7 +1,7 @@
-//! The owner's record where no file can be replaced on a condition, but a name is taken only once:
-//! its number is in its name, and the next one replaces it.
+//! Stores in a directory of a server, where a name is taken once and no file is replaced on a
+//! condition. The owner's record has a number in its name, and the next one replaces it.
 
-use super::Version;
+use super::{BATCHES, PROBE, SNAPSHOTS, UNFINISHED, Version};
 use anyhow::{Context, Result, bail};
 
 /// Records of owners that are kept.
@@ -9,24 +9,62 @@ const KEPT: u64 = 8;
 /// Attempts to read the newest one, which another machine may be replacing.
 const TRIES: u32 = 8;
 
-/// What a store can do with the files of its own directory.
-pub(super) trait NumberedFiles {
-    /// Their names.
-    fn names(&self) -> Result<Vec<String>>;
-    /// Reads a small one, if it is there.
-    fn read(&self, name: &str) -> Result<Option<Vec<u8>>>;
-    /// Makes one, whole. `false`: the name is taken, perhaps by an earlier attempt.
-    fn make(&self, name: &str, bytes: &[u8]) -> Result<bool>;
-    /// Removes one, which may be gone.
-    fn remove(&self, name: &str) -> Result<()>;
+/// The files of a store by their paths in it. The path of a directory is empty, or ends with a
+/// slash.
+pub(super) trait RemoteDirectory {
+    /// Makes a directory, which may be there.
+    fn make_dir(&self, dir: &str) -> Result<()>;
+    /// Names in a directory, none if it is missing.
+    fn names(&self, dir: &str) -> Result<Vec<String>>;
+    /// Reads a small file, if it is there.
+    fn read(&self, path: &str) -> Result<Option<Vec<u8>>>;
+    /// Makes a file, whole. `false`: the name is taken, perhaps by an earlier attempt.
+    fn make(&self, path: &str, bytes: &[u8]) -> Result<bool>;
+    /// Removes a file, which may be gone.
+    fn remove(&self, path: &str) -> Result<()>;
+}
+
+/// A path for a file that is to get the name `path`.
+pub(super) fn unfinished(path: &str) -> Result<String> {
+    let dir = path.rfind('/').and_then(|slash| path.get(..=slash)).unwrap_or_default();
+    Ok(format!("{dir}{UNFINISHED}{:016x}", getrandom::u64().context("no random numbers")?))
+}
+
+/// Makes the directories, and tries whether a name is taken once.
+pub(super) fn begin(of: &impl RemoteDirectory) -> Result<bool> {
+    for dir in [String::new(), "ltx/".to_owned(), level_dir(BATCHES), level_dir(SNAPSHOTS)] {
+        of.make_dir(&dir)?;
+    }
+    of.make(PROBE, b"1")?;
+    Ok(!of.make(PROBE, b"2")?)
+}
+
+/// The directory of a level.
+pub(super) fn level_dir(level: u8) -> String {
+    format!("ltx/{level}/")
+}
+
+/// Makes the directory of a level that [`begin`] has not made.
+pub(super) fn make_level(of: &impl RemoteDirectory, level: u8) -> Result<()> {
+    if matches!(level, BATCHES | SNAPSHOTS) { Ok(()) } else { of.make_dir(&level_dir(level)) }
+}
+
+/// As [`super::Store::tidy`].
+pub(super) fn tidy(of: &impl RemoteDirectory) -> Result<()> {
+    for dir in (BATCHES..=SNAPSHOTS).map(level_dir).chain([String::new()]) {
+        for name in of.names(&dir)?.into_iter().filter(|name| name.starts_with(UNFINISHED)) {
+            of.remove(&format!("{dir}{name}"))?;
+        }
+    }
+    Ok(())
 }
 
 fn name_of(number: u64) -> String {
     format!("owner-{number:016x}.json")
 }
 
-fn newest(of: &impl NumberedFiles) -> Result<Option<u64>> {
-    let numbers = of.names()?.into_iter().filter_map(|name| {
+fn newest(of: &impl RemoteDirectory) -> Result<Option<u64>> {
+    let numbers = of.names("")?.into_iter().filter_map(|name| {
         let digits = name.strip_prefix("owner-")?.strip_suffix(".json")?;
         u64::from_str_radix(digits, 16).ok().filter(|number| name_of(*number) == name)
     });
@@ -34,7 +72,7 @@ fn newest(of: &impl NumberedFiles) -> Result<Option<u64>> {
 }
 
 /// As [`super::Store::owner`].
-pub(super) fn owner(of: &impl NumberedFiles) -> Result<Option<(Vec<u8>, Version)>> {
+pub(super) fn owner(of: &impl RemoteDirectory) -> Result<Option<(Vec<u8>, Version)>> {
     for _ in 0..TRIES {
         let Some(number) = newest(of)? else { return Ok(None) };
         if let Some(record) = of.read(&name_of(number))? {
@@ -45,7 +83,7 @@ pub(super) fn owner(of: &impl NumberedFiles) -> Result<Option<(Vec<u8>, Version)
 }
 
 /// As [`super::Store::set_owner`].
-pub(super) fn set_owner(of: &impl NumberedFiles, was: Option<&Version>, record: &[u8]) -> Result<bool> {
+pub(super) fn set_owner(of: &impl RemoteDirectory, was: Option<&Version>, record: &[u8]) -> Result<bool> {
     let newest_now = newest(of)?;
     if newest_now.map(|number| number.to_string()) != was.map(|version| version.0.clone()) {
         return Ok(false);
@@ -70,8 +108,12 @@ mod tests {
     #[derive(Default)]
     struct Files(Mutex<BTreeMap<String, Vec<u8>>>);
 
-    impl NumberedFiles for Files {
-        fn names(&self) -> Result<Vec<String>> {
+    impl RemoteDirectory for Files {
+        fn make_dir(&self, _dir: &str) -> Result<()> {
+            Ok(())
+        }
+
+        fn names(&self, _dir: &str) -> Result<Vec<String>> {
             Ok(self.0.lock().unwrap().keys().cloned().collect())
         }
 

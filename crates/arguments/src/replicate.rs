@@ -125,9 +125,9 @@ pub struct Replicate {
     /// The database
     #[arg(value_name = "FILE", required_unless_present = "config", requires = "url")]
     pub file: Option<PathBuf>,
-    /// The store: a directory as file:///path, made if its parent is there, or a bucket as
-    /// s3://bucket/path, gs://bucket/path or abs://account@container/path, or a server as
-    /// sftp://user@host/path or webdavs://user@host/path; for this database alone
+    /// The store, for this database alone: file:///path (its parent must be there),
+    /// s3://bucket/path, gs://bucket/path, abs://account@container/path, sftp://user@host/path,
+    /// webdavs://user@host/path
     #[arg(value_name = "URL")]
     pub url: Option<String>,
     /// Ship the databases of this file, a YAML file as Litestream's

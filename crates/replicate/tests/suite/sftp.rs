@@ -58,15 +58,14 @@ impl Ssh {
 
     /// Sends a signal to the daemon and the processes of its connections.
     fn signal(&self, name: &str) {
-        let daemon = self.daemon.as_ref().unwrap().0.id().to_string();
-        let mut all = vec![daemon.clone()];
-        for parent in [daemon.clone(), String::new()] {
-            let parents = if parent.is_empty() { all.join(",") } else { parent };
-            let output = Command::new("pgrep").args(["-P", &parents]).output().unwrap();
-            all.extend(String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned));
+        let mut all = vec![self.daemon.as_ref().unwrap().0.id().to_string()];
+        // A connection has a process, and that one another.
+        for _ in 0..2 {
+            let output = Command::new("pgrep").args(["-P", &all.join(",")]).output().unwrap();
+            let children = String::from_utf8(output.stdout).unwrap();
+            let new: Vec<_> = children.split_whitespace().filter(|id| !all.iter().any(|known| known == id)).collect();
+            all.extend(new.into_iter().map(str::to_owned).collect::<Vec<_>>());
         }
-        all.sort();
-        all.dedup();
         // One may have ended.
         Command::new("kill").arg(format!("-{name}")).args(&all).stderr(Stdio::null()).status().unwrap();
     }

@@ -184,6 +184,10 @@ impl Connection {
             return self.db.home.write_at(data, offset).context(|| self.db.what("cannot write"));
         }
         self.begin_again()?;
+        if self.role.is_doomed() && !self.is_apart() {
+            // SQLite plays its journal back: the snapshot has these pages.
+            return Ok(());
+        }
         let db = &*self.db;
         let runs_apart = self.role.pinned().is_some_and(ReadTransaction::runs_apart);
         let Some(txn) = self.role.txn_mut() else {
@@ -220,7 +224,7 @@ impl Connection {
         }
         txn.file_bytes = txn.file_bytes.max(offset + data.len() as u64);
         let limit = db.stream_bytes.load(Ordering::Relaxed);
-        if txn.memory_bytes() > limit && !(txn.doomed && self.is_apart()) {
+        if txn.memory_bytes() > limit && !txn.doomed {
             self.line_up(true)?;
             let db = &*self.db;
             let Some(txn) = self.role.txn_mut() else { return Ok(()) };

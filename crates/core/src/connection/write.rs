@@ -77,20 +77,23 @@ impl Connection {
             db.spans_aside.fetch_or(super_journal.is_some(), Relaxed);
             // Behind a move, SQLite's journal would restore the counters of an older state.
             let refused = self.requires.then(|| stays_here("this transaction"));
-            if let Some(refused) = refused.or(has_moved.then_some(Error::BusySnapshot)) {
-                txn.doomed = true;
-                return Err(refused);
-            }
-            match aside::step_aside(&db, &mut writer, txn, &self.journal, self.id) {
+            let refused = refused.or(has_moved.then_some(Error::BusySnapshot));
+            let aside = match refused {
+                Some(refused) => Err(refused),
+                None => aside::step_aside(&db, &mut writer, txn, &self.journal, self.id),
+            };
+            drop(writer);
+            return match aside {
                 Ok(journal) => {
                     self.role.step_aside(journal);
-                    return Ok(());
+                    Ok(())
                 }
                 Err(e) => {
-                    txn.doomed = true;
-                    return Err(e);
+                    // Its streamed images may have gone with the log.
+                    self.doom();
+                    self.roll_back().and(Err(e))
                 }
-            }
+            };
         }
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         commit::prepare(&mut Commit { db: &db, live, txn, options: &self.options })

@@ -443,12 +443,12 @@ fn txid(text: &str) -> Result<u64> {
 }
 
 fn timestamp(text: &str) -> Result<i64> {
-    millis(text).context("write it like 2026-01-31T12:00:00Z, or 2026-01-31T12:00:00+01:00")
+    time_ms(text).context("write it like 2026-01-31T12:00:00Z, or 2026-01-31T12:00:00+01:00")
 }
 
 /// Parses a time of RFC 3339 into milliseconds since 1970, rounded up; without an offset it is in
 /// UTC.
-fn millis(text: &str) -> Option<i64> {
+pub fn time_ms(text: &str) -> Option<i64> {
     let is_plain = || text.bytes().all(|b| b.is_ascii_digit() || b"-: T.".contains(&b));
     let utc = || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok().map(|time| time.timestamp());
     let time = text.parse::<Timestamp>().ok().or_else(|| is_plain().then(utc).flatten())?;

@@ -27,7 +27,7 @@ mod shared;
 mod sqlite_format;
 
 pub use base::error::{Error, Result};
-pub use base::options::{Network, Options, Preset, Split, Updates};
+pub use base::options::{Network, Options, Preset, Split, Updates, bytes as parse_bytes, duration as parse_duration};
 pub use base::{rules, text};
 pub use connection::pragma::NAMES as PRAGMAS;
 pub use connection::{Asks, Connection, Engine, LockLevel, Mode, nap};

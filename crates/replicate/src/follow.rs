@@ -8,13 +8,14 @@
 use crate::ending::{is_ending, moved};
 use crate::fence;
 use crate::local::{beside, directory, read_small, sync};
+use crate::lookout::{Lookout, Seen};
 use crate::ltx::{Header, Reader, lock_page};
 use crate::plan::{self, Target};
 use crate::report::{COUNTERS, now_ms};
 use crate::restore;
 use crate::source::{Signed, is_signed, patiently, sign_before};
 use crate::state::page_bar;
-use crate::store::{BATCHES, Name, Store};
+use crate::store::{Name, Store};
 use anyhow::{Context, Result, bail, ensure};
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::real::RealDisk;
@@ -26,20 +27,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use xxhash_rust::xxh3::xxh3_128_with_seed;
-
-/// While the next batch is missing: each so many looks, one for the batch after it; each so often,
-/// a listing, since a replica that is far behind goes on with merged files.
-const LOOKS_FURTHER: u32 = 10;
-const LISTS_EVERY: Duration = Duration::from_secs(600);
-/// After a longer pause the store is listed: a removed batch may be there again, made by an owner
-/// that was stopped and does not know of the next one. Only merged files count then (see
-/// [`crate::fence`]).
-const AWAY_MS: i64 = 60_000;
-
-/// Without a next batch behind a state of this age, the store is listed once.
-const OLD_MS: i64 = 5_000;
 
 const RECORD_BYTES_MAX: u64 = 64 << 10;
 
@@ -82,16 +71,9 @@ pub struct Follower {
     page_bytes: u32,
     at: ReplicaPosition,
     version: StateVersion,
-    /// When the store was listed last; `None`: list it next.
-    listed: Option<Instant>,
-    /// The transaction that the replica had then.
-    listed_txid: u64,
+    lookout: Lookout,
     /// The time of its state, in milliseconds since 1970.
     state_ms: i64,
-    /// When the next batch was looked for last, in milliseconds since 1970. A monotonic clock would
-    /// stand still while the machine sleeps.
-    looked_ms: i64,
-    looks: u32,
     /// Listed files that are still to be applied.
     ahead: VecDeque<Name>,
 }
@@ -185,11 +167,8 @@ impl Follower {
             page_bytes,
             at,
             version,
-            listed: None,
-            listed_txid: 0,
+            lookout: Lookout::default(),
             state_ms: 0,
-            looked_ms: 0,
-            looks: 0,
             ahead: VecDeque::new(),
         })
     }
@@ -203,7 +182,7 @@ impl Follower {
     pub fn step(&mut self, said: &mut dyn FnMut(&Applied)) -> Result<()> {
         let stepped = self.try_step(said);
         if stepped.is_err() {
-            self.listed = None;
+            self.lookout.forget();
             self.ahead.clear();
         }
         stepped
@@ -229,26 +208,13 @@ impl Follower {
     }
 
     fn next(&mut self) -> Result<Option<Name>> {
-        let batch = |txid: u64| Name { level: BATCHES, min: txid, max: txid };
-        let next = self.at.txid.checked_add(1).context("no transaction follows")?;
         if let Some(name) = self.ahead.pop_front() {
             return Ok(Some(name));
         }
-        let looked_ms = std::mem::replace(&mut self.looked_ms, now_ms());
-        let was_away = !(0..AWAY_MS).contains(&self.looked_ms.saturating_sub(looked_ms));
-        if !was_away && self.listed.is_some_and(|listed| listed.elapsed() < LISTS_EVERY) {
-            if self.store.has(batch(next))? {
-                self.looks = 0;
-                return Ok(Some(batch(next)));
-            }
-            self.looks = self.looks.wrapping_add(1);
-            // Perhaps it was merged and removed: of many batches few are kept. A listing tells.
-            let is_old = self.listed_txid != self.at.txid && now_ms().saturating_sub(self.state_ms) > OLD_MS;
-            let lists =
-                is_old || self.looks.is_multiple_of(LOOKS_FURTHER) && self.store.has(batch(next.saturating_add(1)))?;
-            if !lists {
-                return Ok(None);
-            }
+        match self.lookout.look(&*self.store, self.at.txid, self.state_ms)? {
+            Seen::Nothing => return Ok(None),
+            Seen::Batch(name) => return Ok(Some(name)),
+            Seen::Unknown => {}
         }
         let txid = self.at.txid;
         let (newest, ahead) = plan::look(&*self.store, |entries| {
@@ -267,7 +233,7 @@ impl Follower {
             return Err(ReplicaEnded(format!("{what} If so, {}", anew(&self.file))).into());
         }
         self.ahead = ahead;
-        (self.listed, self.listed_txid) = (Some(Instant::now()), txid);
+        self.lookout.listed(txid);
         Ok(self.ahead.pop_front())
     }
 

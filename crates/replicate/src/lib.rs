@@ -7,7 +7,8 @@
 //! To the store: [`begin`] restores or makes a missing database. [`source`] reads the database,
 //! [`ship`] sends its changes, and [`compact`] merges and removes files.
 //!
-//! From the store: [`fetch`] reads for [`restore`], [`follow`] and [`verify`].
+//! From the store: [`fetch`] reads for [`restore`], [`follow`] and [`verify`]; [`lookout`] finds
+//! newer files.
 //!
 //! [`fence`] tells the owner of a store, and [`promote`] changes it. [`config`] names many
 //! databases, and [`fleet`] has their threads. [`ending`] handles signals, and [`secrets`] hides
@@ -25,6 +26,7 @@ pub mod fetch;
 pub mod fleet;
 pub mod follow;
 pub mod local;
+pub mod lookout;
 pub mod ltx;
 pub mod metrics;
 pub mod plan;

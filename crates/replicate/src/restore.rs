@@ -206,7 +206,8 @@ pub fn check_dest(dest: &Path) -> Result<()> {
 /// Adjacent pages are written together, up to this many bytes.
 const WRITE_BYTES: usize = 1 << 20;
 
-struct Pages<'a> {
+/// Writes the pages of files into a database that has no name yet.
+pub struct Pages<'a> {
     file: &'a File,
     dest: &'a Path,
     bytes: Vec<u8>,
@@ -215,7 +216,8 @@ struct Pages<'a> {
 }
 
 impl<'a> Pages<'a> {
-    fn new(file: &'a File, dest: &'a Path) -> Pages<'a> {
+    /// Writes into `file`; errors name it `dest`.
+    pub fn new(file: &'a File, dest: &'a Path) -> Pages<'a> {
         Pages { file, dest, bytes: Vec::with_capacity(WRITE_BYTES), at: 0, time_ms: 0 }
     }
 

@@ -396,7 +396,8 @@ pub(crate) fn boolean(name: &str, value: &str) -> Result<bool> {
     }
 }
 
-fn duration(name: &str, value: &str) -> Result<Duration> {
+/// Parses a time with its unit: `20ms`, `1s`, `2m`. An error names the setting and the choices.
+pub fn duration(name: &str, value: &str) -> Result<Duration> {
     let choices = || bad(name, value, "0, or 1ms to 60m: milliseconds, seconds or minutes, as 20ms, 1s, 2m");
     let lower = value.to_ascii_lowercase();
     let scales = [("ms", 1), ("s", 1000), ("m", 60_000)];
@@ -406,7 +407,8 @@ fn duration(name: &str, value: &str) -> Result<Duration> {
     if ms <= 3_600_000 { Ok(Duration::from_millis(ms)) } else { Err(choices()) }
 }
 
-fn bytes(name: &str, value: &str, min: u64, max: u64) -> Result<u64> {
+/// Parses a size with an optional suffix k, m or g. An error names the setting and the choices.
+pub fn bytes(name: &str, value: &str, min: u64, max: u64) -> Result<u64> {
     let choices = || bad(name, value, &format!("{min} to {max} bytes, with an optional suffix k, m or g"));
     let lower = value.to_ascii_lowercase();
     let (digits, shift) = match lower.as_bytes().last() {

@@ -21,6 +21,7 @@
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used, clippy::arithmetic_side_effects)]
 
+mod index;
 mod merge;
 mod read;
 #[cfg(test)]
@@ -28,6 +29,7 @@ mod read;
 mod tests;
 mod write;
 
+pub use index::{TailIndex, page_of_frame, read_tail};
 pub use merge::Merge;
 pub use read::Reader;
 pub use write::Writer;
@@ -170,11 +172,15 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |b| u64::from_be_bytes(*b))
 }
 
+/// Where a page lies in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Frame {
-    page: u32,
-    offset: u64,
-    bytes: u64,
+pub struct Frame {
+    /// The page's number.
+    pub page: u32,
+    /// Offset in the file, in bytes.
+    pub offset: u64,
+    /// Bytes in the file, with those before the page.
+    pub bytes: u64,
 }
 
 fn index(frames: &[Frame]) -> Vec<u8> {

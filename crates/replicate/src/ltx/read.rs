@@ -108,6 +108,11 @@ impl<R: Read> Reader<R> {
         self.at
     }
 
+    /// Where its pages lie, in the order of their numbers, as far as they were read.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
     /// Reads and checks the bytes behind the pages.
     pub fn finish(mut self) -> Result<(), LtxError> {
         self.check_end()

@@ -179,3 +179,45 @@ fn what_does_not_go_on_is_not_merged() {
     assert!(Merge::default().add(Reader::open(&*damaged).unwrap()).is_err());
     assert!(Merge::default().write(Vec::new(), 0).is_err());
 }
+
+fn frames(bytes: &[u8], tail_bytes: usize) -> Result<Vec<Frame>, LtxError> {
+    let header = *Reader::open(bytes)?.header();
+    let len = bytes.len() as u64;
+    let tail = |n: usize| &bytes[bytes.len().saturating_sub(n)..];
+    match read_tail(&header, tail(tail_bytes), len)? {
+        TailIndex::Whole(frames) => Ok(frames),
+        TailIndex::Needs(needs) => match read_tail(&header, tail(needs as usize), len)? {
+            TailIndex::Whole(frames) => Ok(frames),
+            TailIndex::Needs(_) => panic!("it needs more than it said"),
+        },
+    }
+}
+
+proptest! {
+    #[test]
+    fn single_pages_are_read_by_the_index(seed: u64, pages in 1u32..40, tail_bytes in 24usize..900) {
+        let all: Vec<_> = (1..=pages).map(|n| (n, image(seed.wrapping_add(n.into())))).collect();
+        let bytes = written(header(pages, 1, 9), &all).unwrap();
+        let header = *Reader::open(bytes.as_slice()).unwrap().header();
+        let frames = frames(&bytes, tail_bytes).unwrap();
+        prop_assert_eq!(frames.len(), all.len());
+        for (frame, (page, image)) in frames.iter().zip(&all) {
+            let part = &bytes[frame.offset as usize..][..frame.bytes as usize];
+            prop_assert_eq!(frame.page, *page);
+            prop_assert_eq!(&page_of_frame(&header, frame, part).unwrap(), image);
+            prop_assert!(page_of_frame(&header, frame, &part[..part.len() - 1]).is_err());
+        }
+    }
+
+    /// A wrong bit in the index or its length is found, or names the same pages.
+    #[test]
+    fn a_damaged_index_is_found(pages in 1u32..40, at: prop::sample::Index, bit in 0u8..8) {
+        let all: Vec<_> = (1..=pages).map(|n| (n, image(n.into()))).collect();
+        let mut bytes = written(header(pages, 1, 9), &all).unwrap();
+        let whole = frames(&bytes, bytes.len()).unwrap();
+        let index_bytes = bytes.len() - TRAILER_BYTES - (whole.last().unwrap().offset + whole.last().unwrap().bytes) as usize;
+        let place = bytes.len() - TRAILER_BYTES - 1 - at.index(index_bytes - END_BYTES);
+        bytes[place] ^= 1 << bit;
+        prop_assert!(frames(&bytes, bytes.len()).is_err());
+    }
+}

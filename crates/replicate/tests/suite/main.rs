@@ -11,6 +11,7 @@ mod modes;
 mod observe;
 mod order;
 mod place;
+mod reader;
 mod s3;
 mod sftp;
 mod ship;

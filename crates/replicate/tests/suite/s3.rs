@@ -35,7 +35,7 @@ struct Object {
 pub struct Bucket {
     objects: BTreeMap<String, Object>,
     staged: Staged,
-    requests: Vec<String>,
+    pub requests: Vec<String>,
     faults: VecDeque<Fault>,
     replaces: bool,
     refuses: Option<(u16, &'static str, &'static str)>,

@@ -147,7 +147,7 @@ impl Api {
 
     /// Writes a line to SQLite's error log, and to the one that
     /// [`LOG_VARIABLE`](crate::LOG_VARIABLE) names.
-    pub(crate) fn log(&self, code: c_int, message: &str) {
+    pub fn log(&self, code: c_int, message: &str) {
         log::line(code, message);
         let message = c_text(&printable(message));
         // SAFETY: the format takes exactly one string, which lives across the call.
@@ -155,7 +155,7 @@ impl Api {
     }
 
     /// A copy of `text` that SQLite frees with `sqlite3_free`; null if there is no memory.
-    pub(crate) fn sqlite_string(&self, text: &str) -> *mut c_char {
+    pub fn sqlite_string(&self, text: &str) -> *mut c_char {
         copy_into(self.malloc64, text)
     }
 
@@ -163,7 +163,7 @@ impl Api {
     ///
     /// # Safety
     /// `name` is the name SQLite passed to `xOpen` for a main database, still open.
-    pub(crate) unsafe fn uri_value(&self, name: *const c_char, parameter: &str) -> Option<String> {
+    pub unsafe fn uri_value(&self, name: *const c_char, parameter: &str) -> Option<String> {
         let parameter = c_text(parameter);
         // SAFETY: as promised by the caller; the value lives as long as the name.
         unsafe {
@@ -185,7 +185,7 @@ impl Api {
     ///
     /// # Safety
     /// As [`Api::uri_value`].
-    pub(crate) unsafe fn uri_keys(&self, name: *const c_char) -> Vec<String> {
+    pub unsafe fn uri_keys(&self, name: *const c_char) -> Vec<String> {
         (0..c_int::MAX)
             .map_while(|n| {
                 // SAFETY: as promised by the caller; null ends the list.
@@ -225,7 +225,7 @@ pub(crate) fn copy_into(malloc64: MallocFn, text: &str) -> *mut c_char {
 ///
 /// # Safety
 /// `routines` is the table that a SQLite handed to an extension.
-pub(crate) unsafe fn sqlite_copy(routines: *const c_void, text: &str) -> *mut c_char {
+pub unsafe fn sqlite_copy(routines: *const c_void, text: &str) -> *mut c_char {
     let text = c_text(text);
     let bytes = text.as_bytes_with_nul();
     // SAFETY: the slot is in the table of every SQLite that loads extensions, and holds

@@ -1,0 +1,315 @@
+//! The newest known state of a database and its pages, shared by the connections of a process.
+
+use crate::hydrate::Local;
+use crate::settings::Settings;
+use crate::state::{FileIndex, Images, Place, ReplicaState, WHOLE_BYTES};
+use anyhow::{Context, Result, ensure};
+use lru::LruCache;
+use onewrite_replicate::fetch::Damaged;
+use onewrite_replicate::lookout::{AWAY_MS, Lookout, Seen};
+use onewrite_replicate::ltx::{Frame, page_of_frame};
+use onewrite_replicate::plan::{Gap, Target};
+use onewrite_replicate::report::now_ms;
+use onewrite_replicate::store::{Entry, Name, Store, open};
+use onewrite_replicate::{plan, restore};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, LazyLock, Weak};
+use std::time::{Duration, Instant};
+
+/// A request without an answer is sent again well before this: a reader waits for it.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// While the store does not answer, looks have growing pauses, at most this one.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Batches that one look takes one by one; behind more of them, a listing costs less.
+const BATCHES_MAX: usize = 8;
+/// Files of a state. With more, a listing finds the merged ones.
+const FILES_MAX: usize = 200;
+/// Most bytes of one request for pages.
+const READ_BYTES: u64 = 1 << 20;
+
+/// The state of a transaction is in the store no more: it has been merged into a newer one.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "transaction {0:x} has been merged into newer ones while it was being read: begin the transaction again, or let \
+     the store keep batches for longer"
+)]
+pub struct Merged(pub u64);
+
+/// A database in a store.
+pub struct Replica {
+    /// Its place.
+    pub url: String,
+    store: Box<dyn Store>,
+    newest: Mutex<Newest>,
+    pages: Mutex<PageCache>,
+    /// The copy on this machine, once it is whole.
+    pub local: Mutex<Option<Arc<Local>>>,
+    /// Such a copy is being made.
+    pub copies: AtomicBool,
+}
+
+/// Images by file and page.
+type PageCache = LruCache<(Name, u32), Arc<[u8]>>;
+
+struct Newest {
+    state: Arc<ReplicaState>,
+    lookout: Lookout,
+    /// When a look began last, and how many have failed since one succeeded.
+    looked: Instant,
+    failures: u32,
+    /// When the state was known to be the newest, in milliseconds since 1970.
+    known_ms: i64,
+}
+
+/// Databases that are open in this process, by place and settings.
+static OPEN: LazyLock<Mutex<HashMap<Settings, Weak<Replica>>>> = LazyLock::new(Mutex::default);
+
+impl Replica {
+    /// The database of these settings; connections with the same ones share it.
+    pub fn open(settings: &Settings) -> Result<Arc<Replica>> {
+        let mut open = OPEN.lock();
+        open.retain(|_, replica| replica.strong_count() > 0);
+        if let Some(replica) = open.get(settings).and_then(Weak::upgrade) {
+            return Ok(replica);
+        }
+        let replica = Arc::new(Replica::new(settings)?);
+        open.insert(settings.clone(), Arc::downgrade(&replica));
+        if settings.hydrate {
+            crate::hydrate::start(&replica)?;
+        }
+        Ok(replica)
+    }
+
+    fn new(settings: &Settings) -> Result<Replica> {
+        let mut store = open(&settings.url)?;
+        store.hurry(PATIENCE);
+        let known_ms = now_ms();
+        let (mut lookout, mut loaded) = (Lookout::default(), Vec::new());
+        let state = newest_of(&*store, &mut lookout, None, &mut |name, images| loaded.push((name, images)))
+            .with_context(|| format!("cannot read {}", settings.url))?;
+        let pages = usize::try_from(settings.cache_bytes.div_euclid(state.page_bytes().max(1).into()))?;
+        let pages = LruCache::new(NonZeroUsize::new(pages).unwrap_or(NonZeroUsize::MIN));
+        let state = Arc::new(state);
+        let newest = Newest { state, lookout, looked: Instant::now(), failures: 0, known_ms };
+        let replica = Replica {
+            url: settings.url.clone(),
+            store,
+            newest: Mutex::new(newest),
+            pages: Mutex::new(pages),
+            local: Mutex::new(None),
+            copies: AtomicBool::new(false),
+        };
+        loaded.into_iter().for_each(|(name, images)| replica.keep(name, images));
+        Ok(replica)
+    }
+
+    /// The newest state, looked for if that was longer ago than `poll`. The error is that of the
+    /// look: the state is then the newest known one.
+    pub fn newest(self: &Arc<Self>, poll: Duration) -> (Arc<ReplicaState>, Result<()>) {
+        let mut newest = self.newest.lock();
+        let pause = poll.saturating_mul(1 << newest.failures.min(16)).min(PAUSE_MAX.max(poll));
+        let looked = if newest.looked.elapsed() >= pause { self.look(&mut newest) } else { Ok(()) };
+        let is_left_behind = self.local.lock().as_ref().is_some_and(|local| local.is_left_behind(&newest.state));
+        let copied = if is_left_behind { crate::hydrate::start(self) } else { Ok(()) };
+        (newest.state.clone(), looked.and(copied))
+    }
+
+    /// The newest known state.
+    pub fn known(&self) -> Arc<ReplicaState> {
+        self.newest.lock().state.clone()
+    }
+
+    /// How long ago the newest known state was certainly the newest.
+    pub fn lag(&self) -> Duration {
+        let ms = now_ms().saturating_sub(self.newest.lock().known_ms);
+        Duration::from_millis(u64::try_from(ms).unwrap_or(0))
+    }
+
+    fn look(&self, newest: &mut Newest) -> Result<()> {
+        let known_ms = now_ms();
+        let looked = self.find_newer(newest);
+        // A connection that waited for this look has its answer.
+        newest.looked = Instant::now();
+        match looked {
+            Ok(()) => (newest.failures, newest.known_ms) = (0, known_ms),
+            Err(_) => {
+                newest.failures = newest.failures.saturating_add(1);
+                newest.lookout.forget();
+            }
+        }
+        looked.with_context(|| format!("cannot look for newer transactions in {}", self.url))
+    }
+
+    fn find_newer(&self, newest: &mut Newest) -> Result<()> {
+        for _ in 0..BATCHES_MAX {
+            let state = newest.state.clone();
+            if state.files().len() >= FILES_MAX || is_old(&state) {
+                break;
+            }
+            let name = match newest.lookout.look(&*self.store, state.txid(), state.time_ms())? {
+                Seen::Nothing => return Ok(()),
+                Seen::Batch(name) => name,
+                Seen::Unknown => break,
+            };
+            // A large one is not read whole; one that was removed, or has another page size, needs
+            // a listing.
+            let Ok(next) = self.verified(name).and_then(|file| state.with(file)) else { break };
+            newest.state = Arc::new(next);
+        }
+        let next = newest_of(&*self.store, &mut newest.lookout, Some(&newest.state), &mut |name, images| {
+            self.keep(name, images)
+        })?;
+        let (was, is) = (newest.state.txid(), next.txid());
+        ensure!(is >= was, "it had transaction {was:x}, and its newest is {is:x}: was it emptied? Open it again");
+        newest.state = Arc::new(next);
+        Ok(())
+    }
+
+    /// Reads a small file whole, verifies it, and keeps its pages.
+    fn verified(&self, name: Name) -> Result<FileIndex> {
+        let bytes = self.store.read_part(name, 0, WHOLE_BYTES.saturating_add(1))?;
+        let entry = Entry { name, time_ms: 0, bytes: bytes.len() as u64 };
+        ensure!(entry.bytes <= WHOLE_BYTES, "{name} is large");
+        let (file, images) = FileIndex::verify(&bytes, entry)?;
+        self.keep(name, images);
+        Ok(file)
+    }
+
+    fn keep(&self, name: Name, images: Images) {
+        let mut pages = self.pages.lock();
+        for (page, image) in images {
+            pages.put((name, page), image);
+        }
+    }
+
+    /// The state that `target` names.
+    pub fn at(&self, target: Target) -> Result<Arc<ReplicaState>> {
+        let listed_ms = now_ms();
+        let known = self.known();
+        let (plan, _) = restore::planned(&*self.store, target)?;
+        Ok(Arc::new(ReplicaState::load(&*self.store, &plan, Some(&known), listed_ms, &mut |name, images| {
+            self.keep(name, images)
+        })?))
+    }
+
+    /// The image of a page of `state`, of which `read_ahead` more frames are read if it takes a
+    /// request. `state` is replaced by itself if its files were merged.
+    pub fn page(&self, state: &mut Arc<ReplicaState>, page: u32, read_ahead: usize) -> Result<Arc<[u8]>> {
+        if let Some(image) = self.here(state, page)? {
+            return Ok(image);
+        }
+        // A name may be another file's by now (see `Lookout`).
+        if is_old(state) {
+            *state = self.again(state)?;
+        }
+        match self.fetch(state, page, read_ahead) {
+            Err(e) if e.is::<Damaged>() => {
+                *state = self.again(state)?;
+                self.fetch(state, page, read_ahead)
+            }
+            read => read,
+        }
+    }
+
+    /// The image if no request is needed.
+    fn here(&self, state: &ReplicaState, page: u32) -> Result<Option<Arc<[u8]>>> {
+        let zeros = || Arc::from(vec![0; usize::try_from(state.page_bytes()).unwrap_or(0)]);
+        let Place::Frame(file, _) = state.place(page) else { return Ok(Some(zeros())) };
+        let local = self.local.lock().clone();
+        if let Some(local) = local.filter(|local| local.has(state, file)) {
+            return local.read(page).map(Some);
+        }
+        Ok(self.pages.lock().get(&(file.entry.name, page)).cloned())
+    }
+
+    /// The same state by the files that make it now.
+    fn again(&self, state: &ReplicaState) -> Result<Arc<ReplicaState>> {
+        let again = self.at(Target::Txid(state.txid()));
+        let mut newest = self.newest.lock();
+        match again {
+            Ok(again) => {
+                if newest.state.txid() == again.txid() {
+                    newest.state = again.clone();
+                }
+                Ok(again)
+            }
+            Err(e) if e.is::<Gap>() => {
+                newest.lookout.forget();
+                Err(Merged(state.txid()).into())
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Reads a small file again, whole.
+    fn fetch_small(&self, file: &FileIndex, page: u32) -> Result<Arc<[u8]>> {
+        let name = file.entry.name;
+        let read = self.read(name, 0, file.entry.bytes)?;
+        let (again, images) = FileIndex::verify(&read, file.entry)?;
+        ensure!(again.header == file.header && again.frames == file.frames, Damaged(name));
+        let wanted = images.iter().find(|(of, _)| *of == page).map(|(_, image)| image.clone());
+        self.keep(name, images);
+        wanted.context(Damaged(name))
+    }
+
+    /// A part of a file; [`Damaged`] if it is not there.
+    fn read(&self, name: Name, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        match self.store.read_part(name, offset, bytes) {
+            Ok(read) if read.len() as u64 == bytes => Ok(read),
+            Ok(_) => Err(Damaged(name).into()),
+            Err(e) if matches!(self.store.has(name), Ok(false)) => Err(e.context(Damaged(name))),
+            Err(e) => Err(e).with_context(|| format!("cannot read pages of {}", self.url)),
+        }
+    }
+
+    /// Reads frames from that of `page` on, and keeps their images.
+    fn fetch(&self, state: &ReplicaState, page: u32, read_ahead: usize) -> Result<Arc<[u8]>> {
+        let Place::Frame(file, at) = state.place(page) else { anyhow::bail!("page {page} has no place") };
+        let name = file.entry.name;
+        if file.is_small() {
+            return self.fetch_small(file, page);
+        }
+        let first = file.frames.get(at).context("a frame is missing")?;
+        let end = first.offset.saturating_add(READ_BYTES);
+        let rest = file.frames.get(at..).unwrap_or_default();
+        let ends = |frame: &Frame| frame.offset.saturating_add(frame.bytes);
+        let count = rest.iter().take(read_ahead.saturating_add(1)).take_while(|frame| ends(frame) <= end).count();
+        let frames = rest.get(..count.max(1)).unwrap_or_default();
+        let bytes = frames.last().map_or(0, ends).saturating_sub(first.offset);
+        let read = self.read(name, first.offset, bytes)?;
+        let mut wanted = None;
+        let mut here = read.as_slice();
+        for frame in frames {
+            let (packed, behind) =
+                usize::try_from(frame.bytes).ok().and_then(|n| here.split_at_checked(n)).context(Damaged(name))?;
+            here = behind;
+            let image =
+                page_of_frame(&file.header, frame, packed).map_err(anyhow::Error::new).context(Damaged(name))?;
+            let image: Arc<[u8]> = Arc::from(image);
+            wanted.get_or_insert_with(|| image.clone());
+            self.pages.lock().put((name, frame.page), image);
+        }
+        wanted.context("no frame was read")
+    }
+}
+
+/// Whether names may have become those of other files since the store was listed.
+fn is_old(state: &ReplicaState) -> bool {
+    !(0..AWAY_MS).contains(&now_ms().saturating_sub(state.listed_ms))
+}
+
+fn newest_of(
+    store: &dyn Store,
+    lookout: &mut Lookout,
+    known: Option<&ReplicaState>,
+    keep: &mut dyn FnMut(Name, Images),
+) -> Result<ReplicaState> {
+    let listed_ms = now_ms();
+    let plan = plan::look(store, |entries| plan::plan(entries, Target::Newest))?;
+    let state = ReplicaState::load(store, &plan, known, listed_ms, keep)?;
+    lookout.listed(state.txid());
+    Ok(state)
+}

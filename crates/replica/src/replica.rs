@@ -12,7 +12,7 @@ use onewrite_replicate::plan::{Gap, Target};
 use onewrite_replicate::report::now_ms;
 use onewrite_replicate::store::{Entry, Name, Store, open};
 use onewrite_replicate::{plan, restore};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
 use std::sync::atomic::AtomicBool;
@@ -43,7 +43,9 @@ pub struct Replica {
     /// Its place.
     pub url: String,
     store: Box<dyn Store>,
-    newest: Mutex<Newest>,
+    newest: RwLock<Newest>,
+    /// Held by the connection that looks; others go on with the state that is known.
+    looker: Mutex<Looker>,
     pages: Mutex<PageCache>,
     /// The copy on this machine, once it is whole.
     pub local: Mutex<Option<Arc<Local>>>,
@@ -51,17 +53,20 @@ pub struct Replica {
     pub copies: AtomicBool,
 }
 
-/// Images by file and page.
-type PageCache = LruCache<(Name, u32), Arc<[u8]>>;
+/// Images by [`FileIndex::id`] and page.
+type PageCache = LruCache<(u64, u32), Arc<[u8]>>;
 
+/// The newest known state, and when it was known to be the newest, in milliseconds since 1970.
 struct Newest {
     state: Arc<ReplicaState>,
+    known_ms: i64,
+}
+
+struct Looker {
     lookout: Lookout,
-    /// When a look began last, and how many have failed since one succeeded.
+    /// When a look ended last, and how many have failed since one succeeded.
     looked: Instant,
     failures: u32,
-    /// When the state was known to be the newest, in milliseconds since 1970.
-    known_ms: i64,
 }
 
 /// Databases that are open in this process, by place and settings.
@@ -70,14 +75,21 @@ static OPEN: LazyLock<Mutex<HashMap<Settings, Weak<Replica>>>> = LazyLock::new(M
 impl Replica {
     /// The database of these settings; connections with the same ones share it.
     pub fn open(settings: &Settings) -> Result<Arc<Replica>> {
-        let mut open = OPEN.lock();
-        open.retain(|_, replica| replica.strong_count() > 0);
-        if let Some(replica) = open.get(settings).and_then(Weak::upgrade) {
+        let known = || OPEN.lock().get(settings).and_then(Weak::upgrade);
+        if let Some(replica) = known() {
             return Ok(replica);
         }
-        let replica = Arc::new(Replica::new(settings)?);
-        open.insert(settings.clone(), Arc::downgrade(&replica));
-        if settings.hydrate {
+        // A store that is slow holds up nothing but its own database.
+        let mut replica = Arc::new(Replica::new(settings)?);
+        {
+            let mut open = OPEN.lock();
+            open.retain(|_, replica| replica.strong_count() > 0);
+            match open.get(settings).and_then(Weak::upgrade) {
+                Some(first) => replica = first,
+                None => drop(open.insert(settings.clone(), Arc::downgrade(&replica))),
+            }
+        }
+        if settings.hydrate && replica.local.lock().is_none() {
             crate::hydrate::start(&replica)?;
         }
         Ok(replica)
@@ -88,68 +100,73 @@ impl Replica {
         store.hurry(PATIENCE);
         let known_ms = now_ms();
         let (mut lookout, mut loaded) = (Lookout::default(), Vec::new());
-        let state = newest_of(&*store, &mut lookout, None, &mut |name, images| loaded.push((name, images)))
+        let state = newest_of(&*store, &mut lookout, None, &mut |file, images| loaded.push((file, images)))
             .with_context(|| format!("cannot read {}", settings.url))?;
         let pages = usize::try_from(settings.cache_bytes.div_euclid(state.page_bytes().max(1).into()))?;
         let pages = LruCache::new(NonZeroUsize::new(pages).unwrap_or(NonZeroUsize::MIN));
         let state = Arc::new(state);
-        let newest = Newest { state, lookout, looked: Instant::now(), failures: 0, known_ms };
         let replica = Replica {
             url: settings.url.clone(),
             store,
-            newest: Mutex::new(newest),
+            newest: RwLock::new(Newest { state, known_ms }),
+            looker: Mutex::new(Looker { lookout, looked: Instant::now(), failures: 0 }),
             pages: Mutex::new(pages),
             local: Mutex::new(None),
             copies: AtomicBool::new(false),
         };
-        loaded.into_iter().for_each(|(name, images)| replica.keep(name, images));
+        loaded.into_iter().for_each(|(file, images)| replica.keep(file, images));
         Ok(replica)
     }
 
-    /// The newest state, looked for if that was longer ago than `poll`. The error is that of the
-    /// look: the state is then the newest known one.
+    /// The newest state, looked for if that was longer ago than `poll` and no other connection is
+    /// about it. The error is that of the look: the state is then the newest known one.
     pub fn newest(self: &Arc<Self>, poll: Duration) -> (Arc<ReplicaState>, Result<()>) {
-        let mut newest = self.newest.lock();
-        let pause = poll.saturating_mul(1 << newest.failures.min(16)).min(PAUSE_MAX.max(poll));
-        let looked = if newest.looked.elapsed() >= pause { self.look(&mut newest) } else { Ok(()) };
-        let is_left_behind = self.local.lock().as_ref().is_some_and(|local| local.is_left_behind(&newest.state));
-        let copied = if is_left_behind { crate::hydrate::start(self) } else { Ok(()) };
-        (newest.state.clone(), looked.and(copied))
+        let mut done = Ok(());
+        if let Some(mut looker) = self.looker.try_lock() {
+            let pause = poll.saturating_mul(1 << looker.failures.min(16)).min(PAUSE_MAX.max(poll));
+            if looker.looked.elapsed() >= pause {
+                done = self.look(&mut looker);
+            }
+        }
+        let state = self.known();
+        if self.local.lock().as_ref().is_some_and(|local| local.is_left_behind(&state)) {
+            done = done.and(crate::hydrate::start(self));
+        }
+        (state, done)
     }
 
     /// The newest known state.
     pub fn known(&self) -> Arc<ReplicaState> {
-        self.newest.lock().state.clone()
+        self.newest.read().state.clone()
     }
 
     /// How long ago the newest known state was certainly the newest.
     pub fn lag(&self) -> Duration {
-        let ms = now_ms().saturating_sub(self.newest.lock().known_ms);
+        let ms = now_ms().saturating_sub(self.newest.read().known_ms);
         Duration::from_millis(u64::try_from(ms).unwrap_or(0))
     }
 
-    fn look(&self, newest: &mut Newest) -> Result<()> {
+    fn look(&self, looker: &mut Looker) -> Result<()> {
         let known_ms = now_ms();
-        let looked = self.find_newer(newest);
-        // A connection that waited for this look has its answer.
-        newest.looked = Instant::now();
-        match looked {
-            Ok(()) => (newest.failures, newest.known_ms) = (0, known_ms),
-            Err(_) => {
-                newest.failures = newest.failures.saturating_add(1);
-                newest.lookout.forget();
-            }
+        let looked = self.find_newer(&mut looker.lookout);
+        looker.looked = Instant::now();
+        if looked.is_ok() {
+            looker.failures = 0;
+            self.newest.write().known_ms = known_ms;
+        } else {
+            looker.failures = looker.failures.saturating_add(1);
+            looker.lookout.forget();
         }
         looked.with_context(|| format!("cannot look for newer transactions in {}", self.url))
     }
 
-    fn find_newer(&self, newest: &mut Newest) -> Result<()> {
+    fn find_newer(&self, lookout: &mut Lookout) -> Result<()> {
         for _ in 0..BATCHES_MAX {
-            let state = newest.state.clone();
+            let state = self.known();
             if state.files().len() >= FILES_MAX || is_old(&state) {
                 break;
             }
-            let name = match newest.lookout.look(&*self.store, state.txid(), state.time_ms())? {
+            let name = match lookout.look(&*self.store, state.txid(), state.time_ms())? {
                 Seen::Nothing => return Ok(()),
                 Seen::Batch(name) => name,
                 Seen::Unknown => break,
@@ -157,14 +174,13 @@ impl Replica {
             // A large one is not read whole; one that was removed, or has another page size, needs
             // a listing.
             let Ok(next) = self.verified(name).and_then(|file| state.with(file)) else { break };
-            newest.state = Arc::new(next);
+            self.newest.write().state = Arc::new(next);
         }
-        let next = newest_of(&*self.store, &mut newest.lookout, Some(&newest.state), &mut |name, images| {
-            self.keep(name, images)
-        })?;
-        let (was, is) = (newest.state.txid(), next.txid());
+        let known = self.known();
+        let next = newest_of(&*self.store, lookout, Some(&known), &mut |file, images| self.keep(file, images))?;
+        let (was, is) = (known.txid(), next.txid());
         ensure!(is >= was, "it had transaction {was:x}, and its newest is {is:x}: was it emptied? Open it again");
-        newest.state = Arc::new(next);
+        self.newest.write().state = Arc::new(next);
         Ok(())
     }
 
@@ -174,14 +190,14 @@ impl Replica {
         let entry = Entry { name, time_ms: 0, bytes: bytes.len() as u64 };
         ensure!(entry.bytes <= WHOLE_BYTES, "{name} is large");
         let (file, images) = FileIndex::verify(&bytes, entry)?;
-        self.keep(name, images);
+        self.keep(file.id, images);
         Ok(file)
     }
 
-    fn keep(&self, name: Name, images: Images) {
+    fn keep(&self, file: u64, images: Images) {
         let mut pages = self.pages.lock();
         for (page, image) in images {
-            pages.put((name, page), image);
+            pages.put((file, page), image);
         }
     }
 
@@ -190,9 +206,8 @@ impl Replica {
         let listed_ms = now_ms();
         let known = self.known();
         let (plan, _) = restore::planned(&*self.store, target)?;
-        Ok(Arc::new(ReplicaState::load(&*self.store, &plan, Some(&known), listed_ms, &mut |name, images| {
-            self.keep(name, images)
-        })?))
+        let keep = &mut |file, images| self.keep(file, images);
+        Ok(Arc::new(ReplicaState::load(&*self.store, &plan, Some(&known), listed_ms, keep)?))
     }
 
     /// The image of a page of `state`, of which `read_ahead` more frames are read if it takes a
@@ -222,22 +237,22 @@ impl Replica {
         if let Some(local) = local.filter(|local| local.has(state, file)) {
             return local.read(page).map(Some);
         }
-        Ok(self.pages.lock().get(&(file.entry.name, page)).cloned())
+        Ok(self.pages.lock().get(&(file.id, page)).cloned())
     }
 
     /// The same state by the files that make it now.
     fn again(&self, state: &ReplicaState) -> Result<Arc<ReplicaState>> {
         let again = self.at(Target::Txid(state.txid()));
-        let mut newest = self.newest.lock();
         match again {
             Ok(again) => {
+                let mut newest = self.newest.write();
                 if newest.state.txid() == again.txid() {
                     newest.state = again.clone();
                 }
                 Ok(again)
             }
             Err(e) if e.is::<Gap>() => {
-                newest.lookout.forget();
+                self.looker.lock().lookout.forget();
                 Err(Merged(state.txid()).into())
             }
             Err(e) => Err(e),
@@ -251,7 +266,7 @@ impl Replica {
         let (again, images) = FileIndex::verify(&read, file.entry)?;
         ensure!(again.header == file.header && again.frames == file.frames, Damaged(name));
         let wanted = images.iter().find(|(of, _)| *of == page).map(|(_, image)| image.clone());
-        self.keep(name, images);
+        self.keep(file.id, images);
         wanted.context(Damaged(name))
     }
 
@@ -290,7 +305,7 @@ impl Replica {
                 page_of_frame(&file.header, frame, packed).map_err(anyhow::Error::new).context(Damaged(name))?;
             let image: Arc<[u8]> = Arc::from(image);
             wanted.get_or_insert_with(|| image.clone());
-            self.pages.lock().put((name, frame.page), image);
+            self.pages.lock().put((file.id, frame.page), image);
         }
         wanted.context("no frame was read")
     }
@@ -305,7 +320,7 @@ fn newest_of(
     store: &dyn Store,
     lookout: &mut Lookout,
     known: Option<&ReplicaState>,
-    keep: &mut dyn FnMut(Name, Images),
+    keep: &mut dyn FnMut(u64, Images),
 ) -> Result<ReplicaState> {
     let listed_ms = now_ms();
     let plan = plan::look(store, |entries| plan::plan(entries, Target::Newest))?;

@@ -5,6 +5,7 @@ use onewrite_replicate::fetch::Damaged;
 use onewrite_replicate::ltx::{Frame, HEADER_BYTES, Header, LtxError, Reader, TailIndex, lock_page, read_tail};
 use onewrite_replicate::store::{Entry, Name, Store};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 /// Files of at most so many bytes are read whole, of larger ones so many last bytes with the index.
@@ -18,6 +19,8 @@ pub type Images = Vec<(u32, Arc<[u8]>)>;
 /// A file of the store, and where its pages lie.
 #[derive(Debug)]
 pub struct FileIndex {
+    /// Another one each time that it is read: a name may be another file's later.
+    pub id: u64,
     /// Its name, length, and time as listed; 0 as long as it was not listed.
     pub entry: Entry,
     /// Its header.
@@ -50,7 +53,7 @@ impl FileIndex {
                 }
             }
         };
-        Ok((FileIndex { entry: *entry, header, frames }, Images::new()))
+        Ok((FileIndex { id: next_id(), entry: *entry, header, frames }, Images::new()))
     }
 
     /// Verifies a whole file.
@@ -64,7 +67,7 @@ impl FileIndex {
             images.push((page, Arc::from(image.as_slice())));
         }
         reader.check_end().with_context(what)?;
-        Ok((FileIndex { entry, header, frames: reader.frames().to_vec() }, images))
+        Ok((FileIndex { id: next_id(), entry, header, frames: reader.frames().to_vec() }, images))
     }
 
     /// Whether it is read whole, and so is verified.
@@ -72,11 +75,16 @@ impl FileIndex {
         self.entry.bytes <= WHOLE_BYTES
     }
 
-    /// Whether its name is still that of the file that was read. One that was verified has been
-    /// listed by nobody; its reader lists the store within a minute.
+    /// Whether its name is still that of the file that was read. One that was read without a
+    /// listing has no time, and is read again at the next one.
     fn is(&self, listed: &Entry) -> bool {
         self.entry == *listed
     }
+}
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 fn check_name(name: Name, header: &Header) -> Result<()> {
@@ -110,7 +118,7 @@ impl ReplicaState {
         plan: &[Entry],
         known: Option<&ReplicaState>,
         listed_ms: i64,
-        keep: &mut dyn FnMut(Name, Images),
+        keep: &mut dyn FnMut(u64, Images),
     ) -> Result<ReplicaState> {
         let known = |entry: &Entry| {
             let files = known.map_or(&[][..], |known| &known.files);
@@ -132,7 +140,7 @@ impl ReplicaState {
             });
             for loaded in loaded {
                 let (file, images) = loaded?;
-                keep(file.entry.name, images);
+                keep(file.id, images);
                 files.push(file);
             }
         }

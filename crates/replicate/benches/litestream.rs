@@ -6,13 +6,15 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use onewrite_replicate::ltx::Reader;
 use rusqlite::Connection;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Measures replication beside Litestream.
 #[derive(Parser)]
@@ -41,6 +43,15 @@ struct Args {
     /// Size of the database that is restored, in MiB; 0: none
     #[arg(long, default_value_t = 200)]
     restore: u32,
+    /// Batches behind the snapshot of the database that is restored, 10 ms apart; 0: none
+    #[arg(long, default_value_t = 0)]
+    increments: u32,
+    /// Databases at rest of which one process is counted for a minute (versitygw); 0: none
+    #[arg(long, default_value_t = 0)]
+    at_rest: u32,
+    /// Buckets alone, no directories
+    #[arg(long)]
+    buckets: bool,
     /// Directory to work in; the disk below it is measured
     #[arg(long, default_value = ".")]
     dir: PathBuf,
@@ -66,13 +77,20 @@ impl Running {
         Ok(Running(command.spawn().with_context(|| format!("cannot run {command:?}"))?))
     }
 
+    /// Of all its threads, also of those that have ended, in ticks of 10 ms.
     fn cpu(&self) -> Result<Duration> {
-        let mut nanos = 0;
-        for thread in fs::read_dir(format!("/proc/{}/task", self.0.id()))? {
-            let times = fs::read_to_string(thread?.path().join("schedstat"))?;
-            nanos += times.split(' ').next().unwrap_or_default().parse::<u64>()?;
-        }
-        Ok(Duration::from_nanos(nanos))
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
+        // Behind the name, which may have spaces: user and system time are the 12th and 13th.
+        let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        let ticks = fields.skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+        Ok(Duration::from_millis(ticks * 10))
+    }
+
+    /// The most memory that it had, in bytes.
+    fn memory(&self) -> Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
+        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+        Ok(most.trim().trim_end_matches("kB").trim().parse::<u64>()? << 10)
     }
 }
 
@@ -328,6 +346,88 @@ fn lose(place: &Place<'_>, db: &Connection, random: &mut fastrand::Rng, round: u
     Ok(Loss { commits: u32::try_from(lost.len())?, age })
 }
 
+/// As [`work`]; returns when each commit returned.
+fn commit_times(db: &Connection, rows: u32, time: Duration, rate: u32) -> Result<Vec<SystemTime>> {
+    let mut made = Vec::new();
+    let each = time / (time.as_secs_f64() * f64::from(rate.max(1))).ceil().max(1.0) as u32;
+    let mut update = db.prepare("UPDATE t SET v = randomblob(128) WHERE k = ?1")?;
+    let (mut random, begun) = (fastrand::Rng::with_seed(1), Instant::now());
+    while begun.elapsed() < time {
+        update.execute([random.u32(1..=rows)])?;
+        made.push(SystemTime::now());
+        thread::sleep((begun + each * u32::try_from(made.len())?).saturating_duration_since(Instant::now()));
+    }
+    Ok(made)
+}
+
+/// Milliseconds until a batch was in the store that was read behind a commit, of each commit in
+/// ascending order. A file's status changes when it gets its name.
+fn lags(bucket: &Path, made: &[SystemTime]) -> Result<Vec<f64>> {
+    let mut batches = Vec::new();
+    let mut dirs = vec![bucket.to_owned()];
+    while let Some(dir) = dirs.pop() {
+        for entry in fs::read_dir(dir)?.flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "ltx")
+                && let Ok(reader) = Reader::open(fs::File::open(&path)?)
+            {
+                let data = entry.metadata()?;
+                let there = u64::try_from(data.ctime())? * 1000 + u64::try_from(data.ctime_nsec())? / 1_000_000;
+                batches.push((u64::try_from(reader.header().time_ms)?, there));
+            }
+        }
+    }
+    let lag = |made: &SystemTime| {
+        let made = u64::try_from(made.duration_since(UNIX_EPOCH).ok()?.as_millis()).ok()?;
+        let there = batches.iter().filter(|(read, _)| *read >= made).map(|(_, there)| *there).min()?;
+        Some(there.saturating_sub(made) as f64)
+    };
+    let mut lags: Vec<f64> = made.iter().filter_map(lag).collect();
+    lags.sort_by(f64::total_cmp);
+    Ok(lags)
+}
+
+/// One process for many databases, none of which is written.
+fn at_rest(args: &Args, system: System, row: &mut dyn FnMut(&str, String)) -> Result<()> {
+    let place = Place::new(args, system, true)?;
+    let (_, port) = place.s3.as_ref().context("no server")?;
+    let mut config = "dbs:\n".to_owned();
+    for n in 0..args.at_rest {
+        let file = place.path(&format!("{n}.db"));
+        let db = match system {
+            System::Onewrite => onewrite_rusqlite::open(&file)?,
+            System::Litestream => Connection::open_with_flags_and_vfs(&file, Default::default(), c"unix")?,
+        };
+        db.execute_batch("CREATE TABLE t(k INTEGER PRIMARY KEY, v); INSERT INTO t VALUES (1, randomblob(5000))")?;
+        if system == System::Litestream {
+            db.execute_batch("PRAGMA journal_mode=WAL")?;
+        }
+        config += &format!(
+            "  - path: '{}'\n    replica: {{type: s3, bucket: bucket, path: db{n}, endpoint: 'http://127.0.0.1:{port}', \
+             region: us-east-1, force-path-style: true, sync-interval: 1s}}\n",
+            file.display()
+        );
+    }
+    let mut command = place.command(system, "replicate")?;
+    fs::write(place.path("litestream.yml"), config)?;
+    if system == System::Onewrite {
+        command.arg("--config").arg(place.path("litestream.yml"));
+    }
+    let shipper = Running::start(&mut command)?;
+    until("all snapshots", || size(&place.bucket()).1 >= args.at_rest.into())?;
+    thread::sleep(Duration::from_secs(40));
+    let (cpu, requests) = (shipper.cpu()?, place.requests());
+    thread::sleep(Duration::from_secs(60));
+    let (cpu, requests) = (shipper.cpu()? - cpu, place.requests() - requests);
+    row(
+        &format!("{} databases at rest", args.at_rest),
+        format!("{} MiB, {:.2} s of CPU and {requests} requests a minute", shipper.memory()? >> 20, cpu.as_secs_f64()),
+    );
+    Ok(())
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
@@ -340,9 +440,14 @@ fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, Stri
     let shipper = place.ship()?;
     let bucket = place.bucket();
     let (cpu, (bytes, files), requests) = (shipper.cpu()?, size(&bucket), place.requests());
-    let commits = f64::from(work(&db, args.rows, time, args.rate)?);
+    let made = commit_times(&db, args.rows, time, args.rate)?;
+    let commits = made.len() as f64;
     place.settle();
     let (cpu, (bytes_after, files_after)) = (shipper.cpu()? - cpu, size(&bucket));
+    let lags = lags(&bucket, &made)?;
+    let of = |part: usize| lags.get((lags.len() * part).div_ceil(100).saturating_sub(1)).copied().unwrap_or(f64::NAN);
+    row("lag, median, p99", format!("{:.0} ms, {:.0} ms", of(50), of(99)));
+    row("memory", format!("{} MiB", shipper.memory()? >> 20));
     row("bytes a commit", format!("{:.0}", (bytes_after.saturating_sub(bytes)) as f64 / commits));
     row("CPU a commit", format!("{:.0} µs", cpu.as_secs_f64() * 1e6 / commits));
     row("files", format!("{}", files_after.saturating_sub(files)));
@@ -377,7 +482,7 @@ fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, Stri
             ),
         );
     }
-    if args.pairs > 0 && !s3 {
+    if args.pairs > 0 {
         let mut losses = Vec::new();
         let mut rates = Vec::new();
         let run = || -> Result<f64> { Ok(f64::from(work(&db, args.rows, time / 4, 0)?) / (time / 4).as_secs_f64()) };
@@ -397,17 +502,26 @@ fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, Stri
     if args.restore > 0 {
         let place = Place::new(args, system, s3)?;
         // 128 random bytes a row do not compress.
-        drop(place.fill(args.restore * 7400)?);
+        let db = place.fill(args.restore * 7400)?;
         let mib = fs::metadata(place.path("app.db"))?.len() as f64 / f64::from(1 << 20);
-        drop(place.ship()?);
+        let shipper = place.ship()?;
+        if args.increments > 0 {
+            commit_times(&db, args.restore * 7400, Duration::from_millis(10) * args.increments, 100)?;
+            place.settle();
+        }
+        drop((db, shipper));
+        let files = size(&place.bucket()).1;
         let runs = (0..3).map(|_| Ok(mib / place.restore(system)?.as_secs_f64())).collect::<Result<Vec<_>>>()?;
-        row("restore", format!("{:.0} MiB/s", median(runs)));
+        row("restore", format!("{:.0} MiB/s ({mib:.0} MiB, {files} files)", median(runs)));
         if system == System::Onewrite && installed("litestream") && !s3 {
             let runs = (0..3)
                 .map(|_| Ok(mib / place.restore(System::Litestream)?.as_secs_f64()))
                 .collect::<Result<Vec<_>>>()?;
             row("the same by `litestream restore`", format!("{:.0} MiB/s", median(runs)));
         }
+    }
+    if args.at_rest > 0 && s3 {
+        at_rest(args, system, row)?;
     }
     Ok(())
 }
@@ -423,7 +537,7 @@ fn main() -> Result<()> {
         args.seconds,
         humantime::format_duration(args.interval)
     );
-    for (s3, there) in [(false, true), (true, versitygw)] {
+    for (s3, there) in [(false, !args.buckets), (true, versitygw)] {
         for (system, name, there) in [
             (System::Onewrite, "onewrite", there),
             (System::Litestream, "Litestream over stock WAL", there && litestream),

@@ -308,7 +308,7 @@ fn slow_way(to: String, pause: Duration) -> String {
 }
 
 #[test]
-#[ignore = "a measurement: cargo test --release -p onewrite-replicate --test sync -- --ignored --nocapture commits_a_second"]
+#[ignore = "a measurement: cargo test --release -p onewrite-replicate --test suite -- --ignored --nocapture commits_a_second"]
 fn commits_a_second() {
     let Some(versitygw) = installed("versitygw") else { return };
     let seconds = 4;
@@ -428,7 +428,7 @@ fn processes_that_are_stopped_or_killed_and_started_again_lose_nothing() {
 }
 
 #[test]
-#[ignore = "takes a quarter of an hour: cargo test --release -p onewrite-replicate --test sync -- --ignored thousand"]
+#[ignore = "takes a quarter of an hour: cargo test --release -p onewrite-replicate --test suite -- --ignored thousand"]
 fn nothing_is_lost_with_machine_and_disk_a_thousand_times() {
     let kills = std::env::var(KILLS).map_or(1000, |kills| kills.parse().unwrap());
     vanishes(kills);

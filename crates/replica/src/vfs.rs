@@ -7,10 +7,9 @@ use crate::replica::Merged;
 use crate::settings::Settings;
 use anyhow::{Context, Result, bail};
 use onewrite::ffi::{AnyFn, File, IoMethods, Vfs, code, fcntl, open};
-use onewrite::{Api, sqlite_copy};
+use onewrite::{Api, buffer, sqlite_copy, text};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::slice;
 use std::sync::OnceLock;
 
 /// The name under which it is registered.
@@ -136,15 +135,6 @@ unsafe fn registered(vfs: *mut Vfs) -> &'static Registered {
     unsafe { &*(*vfs).app_data.cast::<Registered>() }
 }
 
-/// The text of a name, empty where there is none.
-///
-/// # Safety
-/// `name` is null or a C string that lives across the callback.
-unsafe fn text<'a>(name: *const c_char) -> &'a CStr {
-    // SAFETY: as promised by the caller.
-    if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } }
-}
-
 fn is_ours(name: &CStr) -> bool {
     name.to_bytes().starts_with(PREFIX.as_bytes())
 }
@@ -168,9 +158,9 @@ fn call(failed: c_int, run: impl FnOnce() -> Result<c_int>) -> c_int {
     }
 }
 
-// SQLite's promises for the callbacks below: the VFS is the one registered; names are C strings;
-// buffers have the size given with them; pointers for answers are valid, and that for flags may be
-// null; a file was filled by `x_open`, and no two threads use one at a time.
+// SQLite's promises for the callbacks below: the VFS is the one registered. Names are C strings.
+// Buffers have the size given with them. Pointers for answers are valid; that for flags may be
+// null. A file was filled by `x_open`, and one thread uses it at a time.
 
 unsafe extern "C" fn x_open(
     vfs: *mut Vfs,
@@ -294,12 +284,7 @@ static METHODS: IoMethods = IoMethods {
     file_control: Some(x_file_control),
     sector_size: Some(x_sector_size),
     device_characteristics: Some(x_device_characteristics),
-    shm_map: None,
-    shm_lock: None,
-    shm_barrier: None,
-    shm_unmap: None,
-    fetch: None,
-    unfetch: None,
+    ..IoMethods::NONE
 };
 
 /// # Safety
@@ -329,13 +314,12 @@ unsafe extern "C" fn x_close(file: *mut File) -> c_int {
 
 unsafe extern "C" fn x_read(file: *mut File, buf: *mut c_void, amount: c_int, offset: i64) -> c_int {
     call(code::IOERR_READ, || {
-        let amount = usize::try_from(amount).context("a read of less than nothing")?;
         // SAFETY: see above.
-        let (reader, to) = unsafe { (reader(file), slice::from_raw_parts_mut(buf.cast::<u8>(), amount)) };
+        let (reader, to) = unsafe { (reader(file), buffer(buf, amount)) };
         let read = reader.read_at(to, u64::try_from(offset).context("a read before the file")?)?;
         // SQLite's demand for a short read.
         to.get_mut(read..).unwrap_or_default().fill(0);
-        Ok(if read < amount { code::IOERR_SHORT_READ } else { code::OK })
+        Ok(if read < to.len() { code::IOERR_SHORT_READ } else { code::OK })
     })
 }
 

@@ -40,8 +40,8 @@ pub use register::{
     register_inside, register_over, register_with_disk, serve_connections, sqlite3_extension_init,
     sqlite3_onewrite_default_init, sqlite3_onewrite_init,
 };
-#[doc(hidden)]
-pub use sqlite::api::sqlite_copy;
 pub use sqlite::api::{Api, CApi, VERSION_MIN};
+#[doc(hidden)]
+pub use sqlite::api::{buffer, sqlite_copy, text};
 #[doc(hidden)]
 pub use sqlite::ffi;

@@ -12,6 +12,7 @@ use super::registered::Onewrite;
 use crate::controls::file_control;
 use crate::database::Main;
 use crate::host::offsets::{fill_short, offset_from};
+use crate::sqlite::api::buffer;
 use crate::sqlite::ffi::{File, IoMethods, code, iocap};
 
 /// SQLite's buffer for an open file, of a main database or of its journal.
@@ -66,12 +67,7 @@ static JOURNAL_METHODS: IoMethods = IoMethods {
     file_control: Some(no_control),
     sector_size: Some(sector_size),
     device_characteristics: Some(device_characteristics),
-    shm_map: None,
-    shm_lock: None,
-    shm_barrier: None,
-    shm_unmap: None,
-    fetch: None,
-    unfetch: None,
+    ..IoMethods::NONE
 };
 
 /// # Safety
@@ -114,18 +110,6 @@ unsafe fn take(file: *mut File) -> Arc<Main> {
     unsafe {
         (*file).methods = std::ptr::null();
         Arc::from_raw((*file.cast::<OpenFile>()).main)
-    }
-}
-
-/// The buffer of a read.
-///
-/// # Safety
-/// `buf` has room for `amount` bytes, for as long as the callback runs.
-pub(crate) unsafe fn buffer<'a>(buf: *mut c_void, amount: c_int) -> &'a mut [u8] {
-    match usize::try_from(amount) {
-        // SAFETY: as promised by the caller.
-        Ok(amount) if amount > 0 => unsafe { slice::from_raw_parts_mut(buf.cast(), amount) },
-        _ => &mut [],
     }
 }
 

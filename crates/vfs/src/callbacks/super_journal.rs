@@ -6,11 +6,12 @@
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-use super::files::{SECTOR_BYTES, buffer, bytes, no_control, no_lock, no_reserved_lock};
+use super::files::{SECTOR_BYTES, bytes, no_control, no_lock, no_reserved_lock};
 use crate::host::Host;
 use crate::host::base::{BaseFile, check};
 use crate::host::fault::{Fault, Outcome};
 use crate::host::offsets::{fill_short, offset_from};
+use crate::sqlite::api::buffer;
 use crate::sqlite::api::path_of;
 use crate::sqlite::ffi::{File, IoMethods, code, iocap};
 
@@ -48,12 +49,7 @@ static METHODS: IoMethods = IoMethods {
     file_control: Some(no_control),
     sector_size: Some(sector_size),
     device_characteristics: Some(device_characteristics),
-    shm_map: None,
-    shm_lock: None,
-    shm_barrier: None,
-    shm_unmap: None,
-    fetch: None,
-    unfetch: None,
+    ..IoMethods::NONE
 };
 
 /// Opens a super-journal in memory that holds `bytes`.

@@ -17,7 +17,7 @@ use super::super_journal;
 use crate::host::Host;
 use crate::host::fault::{Fault, Outcome, forget, last, remember};
 use crate::process::version::{VERSION_CALL, onewrite_version};
-use crate::sqlite::api::path_of;
+use crate::sqlite::api::{path_of, text};
 use crate::sqlite::ffi::{AnyFn, File, Vfs, access, code, open};
 
 /// The structure to register.
@@ -96,15 +96,6 @@ fn access_plain(host: &Host, name: &CStr, flags: c_int) -> Outcome<bool> {
 unsafe fn onewrite(vfs: *mut Vfs) -> &'static Onewrite {
     // SAFETY: `app_data` is the leaked `Onewrite` the structure was made from.
     unsafe { &*(*vfs).app_data.cast::<Onewrite>() }
-}
-
-/// The text of a name, empty where there is none.
-///
-/// # Safety
-/// `name` is null or a C string that lives across the callback.
-unsafe fn text<'a>(name: *const c_char) -> &'a CStr {
-    // SAFETY: as promised by the caller.
-    if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } }
 }
 
 // SQLite's promises for the callbacks below: the VFS is the one registered; names are C strings;

@@ -251,3 +251,24 @@ pub(crate) fn c_text(text: &str) -> CString {
 pub(crate) fn path_of(name: &CStr) -> PathBuf {
     system::path_of(name.to_bytes())
 }
+
+/// The text of a name, empty where there is none.
+///
+/// # Safety
+/// `name` is null or a C string that lives across the callback.
+pub unsafe fn text<'a>(name: *const c_char) -> &'a CStr {
+    // SAFETY: as promised by the caller.
+    if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } }
+}
+
+/// The buffer of a read.
+///
+/// # Safety
+/// `buf` has room for `amount` bytes, for as long as the callback runs.
+pub unsafe fn buffer<'a>(buf: *mut c_void, amount: c_int) -> &'a mut [u8] {
+    match usize::try_from(amount) {
+        // SAFETY: as promised by the caller.
+        Ok(amount) if amount > 0 => unsafe { std::slice::from_raw_parts_mut(buf.cast(), amount) },
+        _ => &mut [],
+    }
+}

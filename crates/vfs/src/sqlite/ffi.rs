@@ -37,6 +37,31 @@ pub struct IoMethods {
     pub unfetch: Option<unsafe extern "C" fn(*mut File, i64, *mut c_void) -> c_int>,
 }
 
+impl IoMethods {
+    /// No method: what a file leaves out.
+    pub const NONE: IoMethods = IoMethods {
+        version: 1,
+        close: None,
+        read: None,
+        write: None,
+        truncate: None,
+        sync: None,
+        file_size: None,
+        lock: None,
+        unlock: None,
+        check_reserved_lock: None,
+        file_control: None,
+        sector_size: None,
+        device_characteristics: None,
+        shm_map: None,
+        shm_lock: None,
+        shm_barrier: None,
+        shm_unmap: None,
+        fetch: None,
+        unfetch: None,
+    };
+}
+
 /// `void (*)(void)`: the answer of `xDlSym` and `xGetSystemCall`.
 pub type AnyFn = unsafe extern "C" fn();
 

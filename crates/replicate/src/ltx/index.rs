@@ -2,7 +2,8 @@
 //! file and is not verified so; what can be checked of a part, is.
 
 use super::{
-    END_BYTES, FRAME_HEADER_BYTES, Frame, HEADER_BYTES, Header, LtxError, Order, SIZED, TRAILER_BYTES, u32_at, u64_at,
+    END_BYTES, FRAME_HEADER_BYTES, Frame, HEADER_BYTES, Header, LtxError, Order, SIZED, TRAILER_BYTES,
+    packed_bytes_max, u32_at, u64_at, unpack,
 };
 
 /// Bytes of the index's own length.
@@ -33,6 +34,7 @@ pub fn read_tail(header: &Header, tail: &[u8], file_bytes: u64) -> Result<TailIn
         return Ok(TailIndex::Needs(behind));
     };
     let mut rest = tail.get(from..before).unwrap_or_default();
+    let bytes_max = FRAME_HEADER_BYTES.saturating_add(packed_bytes_max(header.page_bytes)) as u64;
     let (mut frames, mut order, mut at) = (Vec::new(), Order::new(*header), HEADER_BYTES as u64);
     loop {
         let page = u32::try_from(varint(&mut rest)?).map_err(|_| LtxError::Damaged("a page where it cannot be"))?;
@@ -41,8 +43,6 @@ pub fn read_tail(header: &Header, tail: &[u8], file_bytes: u64) -> Result<TailIn
         }
         let frame = Frame { page, offset: varint(&mut rest)?, bytes: varint(&mut rest)? };
         order.note(page)?;
-        let room = lz4_flex::block::get_maximum_output_size(usize::try_from(header.page_bytes).unwrap_or(0));
-        let bytes_max = (FRAME_HEADER_BYTES.saturating_add(room)) as u64;
         if frame.offset != at || frame.bytes <= FRAME_HEADER_BYTES as u64 || frame.bytes > bytes_max {
             return Err(LtxError::Damaged("its index names a page where none can be"));
         }
@@ -66,11 +66,9 @@ pub fn page_of_frame(header: &Header, frame: &Frame, bytes: &[u8]) -> Result<Vec
     if u32_at(head, 0) != frame.page || flags != SIZED || !is_sized || bytes.len() as u64 != frame.bytes {
         return Err(LtxError::Damaged("its index does not fit its pages"));
     }
-    let mut image = vec![0; usize::try_from(header.page_bytes).unwrap_or(0)];
-    match lz4_flex::block::decompress_into(packed, &mut image) {
-        Ok(unpacked) if unpacked == image.len() => Ok(image),
-        _ => Err(LtxError::Damaged("a page that cannot be decompressed")),
-    }
+    let mut image = Vec::new();
+    unpack(packed, header.page_bytes, &mut image)?;
+    Ok(image)
 }
 
 fn varint(from: &mut &[u8]) -> Result<u64, LtxError> {

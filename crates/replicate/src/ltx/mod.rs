@@ -183,6 +183,20 @@ pub struct Frame {
     pub bytes: u64,
 }
 
+/// Most bytes of a compressed page.
+fn packed_bytes_max(page_bytes: u32) -> usize {
+    lz4_flex::block::get_maximum_output_size(usize::try_from(page_bytes).unwrap_or(0))
+}
+
+/// Decompresses a page into `image`.
+fn unpack(packed: &[u8], page_bytes: u32, image: &mut Vec<u8>) -> Result<(), LtxError> {
+    image.resize(usize::try_from(page_bytes).unwrap_or(0), 0);
+    match lz4_flex::block::decompress_into(packed, image) {
+        Ok(unpacked) if unpacked == image.len() => Ok(()),
+        _ => Err(LtxError::Damaged("a page that cannot be decompressed")),
+    }
+}
+
 fn index(frames: &[Frame]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for frame in frames {

@@ -3,7 +3,7 @@
 
 use super::{
     CHECKSUM_BYTES, CHECKSUM_FLAG, CRC, END_BYTES, FRAME_HEADER_BYTES, Frame, HEADER_BYTES, Header, LtxError, Order,
-    SIZED, TRAILER_BYTES, index, u32_at, u64_at,
+    SIZED, TRAILER_BYTES, index, packed_bytes_max, u32_at, u64_at, unpack,
 };
 use crc::{Digest, Table};
 use std::io::{ErrorKind, Read};
@@ -79,18 +79,14 @@ impl<R: Read> Reader<R> {
         let len: [u8; 4] = exact(&mut self.from)?;
         self.digest.update(&len);
         let len = u32::from_be_bytes(len);
-        let page_bytes = usize::try_from(self.order.header.page_bytes).unwrap_or(0);
+        let page_bytes = self.order.header.page_bytes;
         let packed_len = usize::try_from(len).unwrap_or(usize::MAX);
-        if packed_len > lz4_flex::block::get_maximum_output_size(page_bytes) {
+        if packed_len > packed_bytes_max(page_bytes) {
             return Err(LtxError::Damaged("a page too long"));
         }
         self.packed.resize(packed_len, 0);
         read_exact(&mut self.from, &mut self.packed)?;
-        image.resize(page_bytes, 0);
-        let unpacked = lz4_flex::block::decompress_into(&self.packed, image);
-        if unpacked.ok() != Some(page_bytes) {
-            return Err(LtxError::Damaged("a page that cannot be decompressed"));
-        }
+        unpack(&self.packed, page_bytes, image)?;
         self.digest.update(image);
         let bytes = (FRAME_HEADER_BYTES as u64).saturating_add(u64::from(len));
         self.frames.push(Frame { page, offset: self.at, bytes });

@@ -2,6 +2,7 @@
 
 use super::{
     CHECKSUM_FLAG, CRC, END_BYTES, FRAME_HEADER_BYTES, Frame, HEADER_BYTES, Header, LtxError, Order, SIZED, index,
+    packed_bytes_max,
 };
 use crc::{Digest, Table};
 use std::io::Write;
@@ -23,8 +24,7 @@ impl<W: Write> Writer<W> {
         to.write_all(&bytes)?;
         let mut digest = CRC.digest();
         digest.update(&bytes);
-        let room = usize::try_from(header.page_bytes).unwrap_or(0);
-        let packed = vec![0; lz4_flex::block::get_maximum_output_size(room)];
+        let packed = vec![0; packed_bytes_max(header.page_bytes)];
         Ok(Writer { to, order: Order::new(header), digest, frames: Vec::new(), at: HEADER_BYTES as u64, packed })
     }
 

@@ -148,8 +148,8 @@ fn txid(value: &str) -> Result<Option<Target>> {
     }
 }
 
-/// Page 1 as SQLite needs it: not in WAL mode, and with a change counter of its own in each state,
-/// since WAL mode does not count, and a pragma goes back.
+/// Page 1 as SQLite needs it: not in WAL mode, and with another change counter in each state.
+/// Databases in WAL mode do not count, and a pragma goes back.
 fn first_page(state: &ReplicaState, image: &[u8]) -> Vec<u8> {
     let mut page = image.to_vec();
     let low = u32::try_from(state.txid() & u64::from(u32::MAX)).unwrap_or(0);

@@ -3,15 +3,15 @@
 use crate::hydrate::Local;
 use crate::settings::Settings;
 use crate::state::{FileIndex, Images, Place, ReplicaState, WHOLE_BYTES};
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use lru::LruCache;
 use onewrite_replicate::fetch::Damaged;
 use onewrite_replicate::lookout::{AWAY_MS, Lookout, Seen};
 use onewrite_replicate::ltx::{Frame, page_of_frame};
 use onewrite_replicate::plan::{Gap, Target};
 use onewrite_replicate::report::now_ms;
+use onewrite_replicate::restore;
 use onewrite_replicate::store::{Entry, Name, Store, open};
-use onewrite_replicate::{plan, restore};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -100,8 +100,9 @@ impl Replica {
         store.hurry(PATIENCE);
         let known_ms = now_ms();
         let (mut lookout, mut loaded) = (Lookout::default(), Vec::new());
-        let state = newest_of(&*store, &mut lookout, None, &mut |file, images| loaded.push((file, images)))
+        let state = state_of(&*store, Target::Newest, None, &mut |file, images| loaded.push((file, images)))
             .with_context(|| format!("cannot read {}", settings.url))?;
+        lookout.listed(state.txid());
         let pages = usize::try_from(settings.cache_bytes.div_euclid(state.page_bytes().max(1).into()))?;
         let pages = LruCache::new(NonZeroUsize::new(pages).unwrap_or(NonZeroUsize::MIN));
         let state = Arc::new(state);
@@ -177,10 +178,11 @@ impl Replica {
             self.newest.write().state = Arc::new(next);
         }
         let known = self.known();
-        let next = newest_of(&*self.store, lookout, Some(&known), &mut |file, images| self.keep(file, images))?;
+        let next = self.at(Target::Newest)?;
+        lookout.listed(next.txid());
         let (was, is) = (known.txid(), next.txid());
         ensure!(is >= was, "it had transaction {was:x}, and its newest is {is:x}: was it emptied? Open it again");
-        self.newest.write().state = Arc::new(next);
+        self.newest.write().state = next;
         Ok(())
     }
 
@@ -203,11 +205,8 @@ impl Replica {
 
     /// The state that `target` names.
     pub fn at(&self, target: Target) -> Result<Arc<ReplicaState>> {
-        let listed_ms = now_ms();
-        let known = self.known();
-        let (plan, _) = restore::planned(&*self.store, target)?;
         let keep = &mut |file, images| self.keep(file, images);
-        Ok(Arc::new(ReplicaState::load(&*self.store, &plan, Some(&known), listed_ms, keep)?))
+        Ok(Arc::new(state_of(&*self.store, target, Some(&self.known()), keep)?))
     }
 
     /// The image of a page of `state`, of which `read_ahead` more frames are read if it takes a
@@ -259,15 +258,21 @@ impl Replica {
         }
     }
 
-    /// Reads a small file again, whole.
-    fn fetch_small(&self, file: &FileIndex, page: u32) -> Result<Arc<[u8]>> {
-        let name = file.entry.name;
-        let read = self.read(name, 0, file.entry.bytes)?;
-        let (again, images) = FileIndex::verify(&read, file.entry)?;
-        ensure!(again.header == file.header && again.frames == file.frames, Damaged(name));
+    /// Reads a page, and those that come with it, and keeps their images.
+    fn fetch(&self, state: &ReplicaState, page: u32, read_ahead: usize) -> Result<Arc<[u8]>> {
+        let Place::Frame(file, at) = state.place(page) else { bail!("page {page} has no place") };
+        let images = if file.is_small() { self.whole(file)? } else { self.part(file, at, read_ahead)? };
         let wanted = images.iter().find(|(of, _)| *of == page).map(|(_, image)| image.clone());
         self.keep(file.id, images);
-        wanted.context(Damaged(name))
+        wanted.context(Damaged(file.entry.name))
+    }
+
+    /// The pages of a small file, read and verified again.
+    fn whole(&self, file: &FileIndex) -> Result<Images> {
+        let name = file.entry.name;
+        let (again, images) = FileIndex::verify(&self.read(name, 0, file.entry.bytes)?, file.entry)?;
+        ensure!(again.header == file.header && again.frames == file.frames, Damaged(name));
+        Ok(images)
     }
 
     /// A part of a file; [`Damaged`] if it is not there.
@@ -280,13 +285,9 @@ impl Replica {
         }
     }
 
-    /// Reads frames from that of `page` on, and keeps their images.
-    fn fetch(&self, state: &ReplicaState, page: u32, read_ahead: usize) -> Result<Arc<[u8]>> {
-        let Place::Frame(file, at) = state.place(page) else { anyhow::bail!("page {page} has no place") };
+    /// The page of frame `at` of a file, and of at most `read_ahead` frames behind it.
+    fn part(&self, file: &FileIndex, at: usize, read_ahead: usize) -> Result<Images> {
         let name = file.entry.name;
-        if file.is_small() {
-            return self.fetch_small(file, page);
-        }
         let first = file.frames.get(at).context("a frame is missing")?;
         let end = first.offset.saturating_add(READ_BYTES);
         let rest = file.frames.get(at..).unwrap_or_default();
@@ -295,19 +296,16 @@ impl Replica {
         let frames = rest.get(..count.max(1)).unwrap_or_default();
         let bytes = frames.last().map_or(0, ends).saturating_sub(first.offset);
         let read = self.read(name, first.offset, bytes)?;
-        let mut wanted = None;
         let mut here = read.as_slice();
-        for frame in frames {
-            let (packed, behind) =
-                usize::try_from(frame.bytes).ok().and_then(|n| here.split_at_checked(n)).context(Damaged(name))?;
+        let image = |frame: &Frame| {
+            let split = usize::try_from(frame.bytes).ok().and_then(|bytes| here.split_at_checked(bytes));
+            let (packed, behind) = split.context(Damaged(name))?;
             here = behind;
             let image =
                 page_of_frame(&file.header, frame, packed).map_err(anyhow::Error::new).context(Damaged(name))?;
-            let image: Arc<[u8]> = Arc::from(image);
-            wanted.get_or_insert_with(|| image.clone());
-            self.pages.lock().put((file.id, frame.page), image);
-        }
-        wanted.context("no frame was read")
+            Ok((frame.page, Arc::from(image)))
+        };
+        frames.iter().map(image).collect()
     }
 }
 
@@ -316,15 +314,15 @@ fn is_old(state: &ReplicaState) -> bool {
     !(0..AWAY_MS).contains(&now_ms().saturating_sub(state.listed_ms))
 }
 
-fn newest_of(
+/// The state that `target` names. Takes from `known` the files that it has, and gives the pages of
+/// others to `keep`.
+fn state_of(
     store: &dyn Store,
-    lookout: &mut Lookout,
+    target: Target,
     known: Option<&ReplicaState>,
     keep: &mut dyn FnMut(u64, Images),
 ) -> Result<ReplicaState> {
     let listed_ms = now_ms();
-    let plan = plan::look(store, |entries| plan::plan(entries, Target::Newest))?;
-    let state = ReplicaState::load(store, &plan, known, listed_ms, keep)?;
-    lookout.listed(state.txid());
-    Ok(state)
+    let (plan, _) = restore::planned(store, target)?;
+    ReplicaState::load(store, &plan, known, listed_ms, keep)
 }

@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The name of a batch or of merged batches: level and transactions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
     /// 0: batches; 1 to 8: merged files; 9: snapshots.
     pub level: u8,

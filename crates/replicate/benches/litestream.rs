@@ -281,21 +281,21 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) -> Result<()> {
 }
 
 /// Updates single rows at random keys for `time`, at most `rate` a second (0: no limit). Returns
-/// their number.
-fn work(db: &Connection, rows: u32, time: Duration, rate: u32) -> Result<u32> {
+/// when each commit returned.
+fn work(db: &Connection, rows: u32, time: Duration, rate: u32) -> Result<Vec<SystemTime>> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut update = db.prepare("UPDATE t SET v = randomblob(128) WHERE k = ?1")?;
     let begun = Instant::now();
-    let mut count = 0;
+    let mut made = Vec::new();
     while begun.elapsed() < time {
         update.execute([random.u32(1..=rows)])?;
-        count += 1;
+        made.push(SystemTime::now());
         if rate > 0 {
-            let due = begun + Duration::from_secs(1) * count / rate;
+            let due = begun + Duration::from_secs(1) * u32::try_from(made.len())? / rate;
             thread::sleep(due.saturating_duration_since(Instant::now()));
         }
     }
-    Ok(count)
+    Ok(made)
 }
 
 /// Commits that the store lacks when its machine is lost, and the age of the oldest.
@@ -344,20 +344,6 @@ fn lose(place: &Place<'_>, db: &Connection, random: &mut fastrand::Rng, round: u
     let lost: Vec<_> = lost.iter().filter(|at| **at <= killed_at).collect();
     let age = lost.first().map_or(Duration::ZERO, |at| killed_at.saturating_duration_since(**at));
     Ok(Loss { commits: u32::try_from(lost.len())?, age })
-}
-
-/// As [`work`]; returns when each commit returned.
-fn commit_times(db: &Connection, rows: u32, time: Duration, rate: u32) -> Result<Vec<SystemTime>> {
-    let mut made = Vec::new();
-    let each = time / (time.as_secs_f64() * f64::from(rate.max(1))).ceil().max(1.0) as u32;
-    let mut update = db.prepare("UPDATE t SET v = randomblob(128) WHERE k = ?1")?;
-    let (mut random, begun) = (fastrand::Rng::with_seed(1), Instant::now());
-    while begun.elapsed() < time {
-        update.execute([random.u32(1..=rows)])?;
-        made.push(SystemTime::now());
-        thread::sleep((begun + each * u32::try_from(made.len())?).saturating_duration_since(Instant::now()));
-    }
-    Ok(made)
 }
 
 /// Milliseconds until a batch was in the store that was read behind a commit, of each commit in
@@ -440,7 +426,7 @@ fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, Stri
     let shipper = place.ship()?;
     let bucket = place.bucket();
     let (cpu, (bytes, files), requests) = (shipper.cpu()?, size(&bucket), place.requests());
-    let made = commit_times(&db, args.rows, time, args.rate)?;
+    let made = work(&db, args.rows, time, args.rate)?;
     let commits = made.len() as f64;
     place.settle();
     let (cpu, (bytes_after, files_after)) = (shipper.cpu()? - cpu, size(&bucket));
@@ -485,7 +471,7 @@ fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, Stri
     if args.pairs > 0 {
         let mut losses = Vec::new();
         let mut rates = Vec::new();
-        let run = || -> Result<f64> { Ok(f64::from(work(&db, args.rows, time / 4, 0)?) / (time / 4).as_secs_f64()) };
+        let run = || -> Result<f64> { Ok(work(&db, args.rows, time / 4, 0)?.len() as f64 / (time / 4).as_secs_f64()) };
         for _ in 0..args.pairs {
             let without = run()?;
             let shipper = place.ship()?;
@@ -506,7 +492,7 @@ fn measure(args: &Args, system: System, s3: bool, row: &mut dyn FnMut(&str, Stri
         let mib = fs::metadata(place.path("app.db"))?.len() as f64 / f64::from(1 << 20);
         let shipper = place.ship()?;
         if args.increments > 0 {
-            commit_times(&db, args.restore * 7400, Duration::from_millis(10) * args.increments, 100)?;
+            work(&db, args.restore * 7400, Duration::from_millis(10) * args.increments, 100)?;
             place.settle();
         }
         drop((db, shipper));

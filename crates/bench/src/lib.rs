@@ -10,6 +10,7 @@
 //! |---|---|
 //! | `text`, `progress` | lines of text and the progress bar of a terminal |
 //! | `numbers/` | timing, medians and how well they are known, random draws |
+//! | `host/` | the questions to the operating system, and its calls |
 //! | `counting/` | what reaches a device, real or simulated; system calls; wear of flash |
 //! | `engines/` | what can be measured, and any SQLite behind one table of functions |
 //! | `workload/` | the work of a section, and its verification |
@@ -25,6 +26,7 @@ mod commands;
 mod counting;
 mod engines;
 mod files;
+mod host;
 mod html;
 mod numbers;
 mod parameters;
@@ -42,7 +44,7 @@ use numbers::measure;
 pub use parameters::given::Given;
 use parameters::suite::SuiteOptions;
 use std::sync::atomic::Ordering;
-use suites::{crowd, schemes, vm};
+use suites::{crowd, schemes};
 
 /// Measure the cost of a durable SQLite commit here, side by side
 ///
@@ -120,7 +122,8 @@ pub fn run(mut args: Args, given: Given) -> Result<()> {
         let suite = args.suite.0.name;
         return match suite {
             schemes::NAME => schemes::traced(json),
-            vm::NAME => vm::guest(),
+            #[cfg(target_os = "linux")]
+            suites::vm::NAME => suites::vm::guest(),
             _ => runner::traced(json),
         };
     }

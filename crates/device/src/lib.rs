@@ -20,24 +20,41 @@
 //! # }
 //! ```
 //!
-//! It needs root, `/dev/fuse` and loop devices: [`unavailable`] names the missing one.
+//! It needs root, `/dev/fuse` and loop devices: [`unavailable`] names the missing one. On other
+//! systems than Linux there is the model alone: no device starts.
 
 mod cut;
+#[cfg(target_os = "linux")]
 mod device;
+#[cfg(not(target_os = "linux"))]
+mod elsewhere;
+#[cfg(target_os = "linux")]
 mod f2fs;
 mod file_system;
+#[cfg(target_os = "linux")]
 mod fs;
 mod image;
+#[cfg(target_os = "linux")]
+mod mkfs;
+mod options;
 mod profile;
+#[cfg(target_os = "linux")]
 mod regions;
+#[cfg(target_os = "linux")]
 mod sys;
 mod trace;
+#[cfg(target_os = "linux")]
 pub mod vm;
 
 pub use cut::{Kept, PowerCuts};
-pub use device::{Device, DeviceOptions, own_mounts, unavailable};
+#[cfg(target_os = "linux")]
+pub use device::{Device, own_mounts, unavailable};
+#[cfg(not(target_os = "linux"))]
+pub use elsewhere::{Device, own_mounts, unavailable};
 pub use file_system::FileSystem;
 pub use image::Image;
+pub use options::DeviceOptions;
 pub use profile::{Profile, Queue, Timing, time_ns};
-pub use regions::{JOURNAL, METADATA, regions};
-pub use trace::{Event, Operation, Region, Summary, Trace, Volume, split};
+#[cfg(target_os = "linux")]
+pub use regions::regions;
+pub use trace::{Event, JOURNAL, METADATA, Operation, Region, Summary, Trace, Volume, split};

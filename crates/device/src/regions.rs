@@ -10,14 +10,10 @@ use anyhow::{Context, Result};
 
 use crate::device::Device;
 use crate::f2fs;
-use crate::file_system::{FileSystem, run, tool};
+use crate::file_system::FileSystem;
+use crate::mkfs::{run, tool};
 use crate::sys;
-use crate::trace::Region;
-
-/// Name of the region of the file system's journal.
-pub const JOURNAL: &str = "file system's journal";
-/// Name of the region of its other metadata: superblocks, bitmaps, inodes, directories.
-pub const METADATA: &str = "file system's metadata";
+use crate::trace::{JOURNAL, METADATA, Region};
 
 impl Device {
     /// [`regions`] of its mounted file system.

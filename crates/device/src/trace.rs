@@ -6,6 +6,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+/// Name of the region of the file system's journal.
+pub const JOURNAL: &str = "file system's journal";
+/// Name of the region of its other metadata: superblocks, bitmaps, inodes, directories.
+pub const METADATA: &str = "file system's metadata";
+
 /// One request that changes the device or makes changes durable.
 #[derive(Clone, Debug)]
 pub enum Operation {

@@ -1,6 +1,7 @@
 //! File systems on loop images, for measuring on ones that no disk of this machine has. Needs root,
 //! `mount` and the file system's `mkfs`. A missing one is named, and that file system left out.
 
+use crate::host;
 use anyhow::{Context, Result, ensure};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -28,12 +29,12 @@ impl MountedImage {
             "f2fs" => (&["mkfs.f2fs", "-q", "-f"], "defaults"),
             _ => anyhow::bail!("choose from {}", NAMES.join(", ")),
         };
-        ensure!(rustix::process::geteuid().is_root(), "needs root, to mount a loop image");
+        ensure!(host::may_mount(), "needs root on Linux, to mount a loop image");
         let dir = tempfile::Builder::new().prefix("onewrite-image-").tempdir_in(parent)?;
         let image = dir.path().join("image");
         // Allocated, so that the measurement does not include the growth of the image.
         let file = File::create(&image)?;
-        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, mib << 20).context("allocating")?;
+        host::reserve(&file, mib << 20).context("allocating")?;
         file.sync_all()?;
         drop(file);
         let arguments = mkfs[1..].iter().map(OsStr::new).chain([image.as_os_str()]);

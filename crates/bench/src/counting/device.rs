@@ -1,9 +1,10 @@
 //! The block device under a directory: its name, its settings, and the bytes it has written.
 
+use crate::host::{self, Mount};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Counts of `/sys/block/*/stat` since boot. Only those that the bench reads.
@@ -70,6 +71,43 @@ pub struct Queue {
     pub rotational: Option<bool>,
 }
 
+/// What counts the writes of a section.
+#[derive(Clone, Debug)]
+pub enum WriteCounter {
+    Device(Device),
+    /// Bytes alone, where the system counts no device's requests: those of this process.
+    Process,
+}
+
+impl WriteCounter {
+    /// The best there is of files in `dir`; `None` where nothing counts.
+    pub fn of(dir: &Path) -> Option<WriteCounter> {
+        match Device::under(dir, Mount::of(dir).as_ref()) {
+            Ok(device) => Some(WriteCounter::Device(device)),
+            Err(_) => sees_a_write(dir).unwrap_or(false).then_some(WriteCounter::Process),
+        }
+    }
+
+    pub fn counters(&self) -> Result<DeviceCounters> {
+        match self {
+            WriteCounter::Device(device) => device.counters(),
+            WriteCounter::Process => {
+                let bytes = host::written_bytes().context("this process's counter of bytes is gone")?;
+                Ok(DeviceCounters { bytes, ..DeviceCounters::default() })
+            }
+        }
+    }
+}
+
+/// Whether the process's counter notices a write there: none to memory, and on some systems none.
+fn sees_a_write(dir: &Path) -> Option<bool> {
+    const BYTES: usize = 1 << 16;
+    let before = host::written_bytes()?;
+    let mut file = tempfile::tempfile_in(dir).ok()?;
+    file.write_all(&[1; BYTES]).and_then(|()| file.sync_all()).ok()?;
+    Some(host::written_bytes()? >= before + BYTES as u64)
+}
+
 /// A whole disk: flushes are not counted per partition.
 #[derive(Clone, Debug)]
 pub struct Device {
@@ -83,18 +121,17 @@ pub struct Device {
 impl Device {
     /// The disk that `mount`, which holds `dir`, is on; or the reason why there is none.
     pub fn under(dir: &Path, mount: Option<&Mount>) -> Result<Device, String> {
-        let number = |dev: u64| format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
-        let dev = fs::metadata(dir).map_err(|e| e.to_string())?.dev();
+        let number = host::device_number(dir)?;
         if !Path::new("/sys/dev/block").exists() {
             return Err("there is no /sys/dev/block here".to_owned());
         }
-        let mut sys = Path::new("/sys/dev/block").join(number(dev));
+        let mut sys = Path::new("/sys/dev/block").join(number);
         if !sys.exists() {
             // btrfs and others give files a device number of their own; their mount names the disk.
             let source = mount.map_or("", |m| m.source.as_str());
-            let disk = fs::metadata(source).ok().filter(|_| source.starts_with("/dev/")).map(|m| m.rdev());
+            let disk = host::source_number(source).filter(|_| source.starts_with("/dev/"));
             let kind = mount.map_or("this file system", |m| m.fs_type.as_str());
-            sys = Path::new("/sys/dev/block").join(number(disk.ok_or(format!("{kind} is on no block device"))?));
+            sys = Path::new("/sys/dev/block").join(disk.ok_or(format!("{kind} is on no block device"))?);
         }
         let sys = fs::canonicalize(&sys).map_err(|e| format!("{}: {e}", sys.display()))?;
         let whole = if sys.join("partition").exists() { sys.parent().map(Path::to_path_buf) } else { None };
@@ -153,66 +190,6 @@ fn chosen(choices: &str) -> &str {
     choices.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(choices, |(name, _)| name)
 }
 
-/// A line of `/proc/self/mountinfo`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mount {
-    pub point: PathBuf,
-    pub fs_type: String,
-    pub source: String,
-    pub options: Vec<String>,
-}
-
-impl Mount {
-    /// The mount that holds `dir`, an absolute path without links.
-    pub fn of(dir: &Path) -> Option<Mount> {
-        Mount::find(&fs::read_to_string("/proc/self/mountinfo").ok()?, dir)
-    }
-
-    /// The longest mount point that `dir` is under; of several at one point the last hides the
-    /// others.
-    pub fn find(mountinfo: &str, dir: &Path) -> Option<Mount> {
-        let holds = mountinfo.lines().filter_map(Mount::parse).filter(|m| dir.starts_with(&m.point));
-        holds.max_by_key(|m| m.point.components().count())
-    }
-
-    /// `36 35 98:0 /root /point rw,noatime master:1 - ext4 /dev/sda1 rw,errors=continue`
-    fn parse(line: &str) -> Option<Mount> {
-        let (left, right) = line.split_once(" - ")?;
-        let (left, right): (Vec<_>, Vec<_>) = (left.split(' ').collect(), right.split(' ').collect());
-        let mut options: Vec<String> = left.get(5)?.split(',').map(str::to_owned).collect();
-        for option in right.get(2).unwrap_or(&"").split(',').filter(|o| !o.is_empty()) {
-            if !options.iter().any(|o| o == option) {
-                options.push(option.to_owned());
-            }
-        }
-        Some(Mount {
-            point: PathBuf::from(unescape(left.get(4)?)),
-            fs_type: (*right.first()?).to_owned(),
-            source: unescape(right.get(1)?),
-            options,
-        })
-    }
-}
-
-/// Blanks and backslashes in paths are written as `\040` and the like.
-fn unescape(s: &str) -> String {
-    let mut parts = s.split('\\');
-    let mut out = parts.next().unwrap_or("").to_owned();
-    for part in parts {
-        match part.get(..3).and_then(|octal| u8::from_str_radix(octal, 8).ok()) {
-            Some(byte) if byte.is_ascii() => {
-                out.push(char::from(byte));
-                out.push_str(&part[3..]);
-            }
-            _ => {
-                out.push('\\');
-                out.push_str(part);
-            }
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -235,24 +212,6 @@ mod tests {
         assert_eq!(commits("1035 transactions (1035 requested), each up to 1024 blocks\n"), Some(1035));
         assert_eq!(commits("none"), None);
         assert_eq!(counters.since(old).flushes, None);
-    }
-
-    #[test]
-    fn the_mount_with_the_longest_point_and_of_those_the_last() {
-        let info = "\
-22 27 0:21 / /proc rw,relatime - proc proc rw
-27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard,data=ordered
-40 27 7:1 / /mnt/with\\040blank rw,noatime shared:3 master:1 - xfs /dev/loop1 rw,attr2
-41 27 7:2 / /mnt/with\\040blank rw - btrfs /dev/loop2 rw,compress=zstd
-broken line
-";
-        let find = |dir| Mount::find(info, Path::new(dir)).unwrap();
-        assert_eq!(find("/home/me").fs_type, "ext4");
-        assert_eq!(find("/home/me").options, ["rw", "relatime", "discard", "data=ordered"]);
-        assert_eq!(find("/mnt/with blank/db").fs_type, "btrfs");
-        assert_eq!(find("/mnt/with blankets").point, Path::new("/"));
-        assert_eq!(Mount::find("", Path::new("/")), None);
-        assert_eq!(unescape("a\\134b\\x"), "a\\b\\x");
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //! measurement, and the trace of its requests.
 
 use super::blocks::Blocks;
+use crate::host;
 use anyhow::{Context, Result, ensure};
 use onewrite_device::{Device, DeviceOptions, FileSystem, Profile, Timing, time_ns};
 use serde::Serialize;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -151,7 +151,7 @@ impl Simulated {
     pub fn blocks(&self, from: usize) -> Result<Blocks> {
         let to = self.position();
         let regions = self.device.regions()?;
-        rustix::fs::syncfs(File::open(self.dir())?)?;
+        host::flush(self.dir())?;
         let (during, left) = (self.device.events(from..to), self.device.events(to..self.position()));
         // On ext4 a place that is neither its own nor a file's was a rollback journal's that is
         // gone.

@@ -1,9 +1,10 @@
 //! The parameter card: everything that changes a result and that the bench can know.
 
-use crate::counting::device::{Device, Mount, Queue};
+use crate::counting::device::{Device, Queue};
 use crate::counting::simulated::{self, Simulated};
 use crate::counting::wear::Wear;
 use crate::engines::EngineSettings;
+use crate::host::{self, Mount};
 use crate::text::wrap;
 use crate::workload::WorkloadCard;
 use anyhow::Result;
@@ -11,7 +12,6 @@ use rusqlite::Connection;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// `"parameters"` of the JSON. `None` is unknown.
@@ -50,7 +50,7 @@ pub struct Parameters {
     pub seed: u64,
     /// The flash that years of life are estimated for.
     pub wear: Wear,
-    pub floor: &'static str,
+    pub floor: String,
     pub syscall_counting: &'static str,
     /// Calls per transaction by name, per engine and workload.
     pub syscalls: BTreeMap<String, BTreeMap<String, f64>>,
@@ -67,6 +67,7 @@ pub struct Parameters {
 
 #[derive(Debug, Serialize)]
 pub struct Machine {
+    pub system: &'static str,
     pub kernel: Option<String>,
     pub file_system: Option<String>,
     pub mount_options: Option<Vec<String>>,
@@ -98,19 +99,21 @@ impl Machine {
             queue.name = "loop".to_owned();
             queue.model = Some(format!("simulated {}", simulated.describe().profile));
         }
+        let computer = host::computer();
         Machine {
-            kernel: read("/proc/sys/kernel/osrelease"),
+            system: computer.system,
+            kernel: computer.kernel,
             file_system: mount.map(|m| m.fs_type.clone()),
-            mount_options: mount.map(|m| m.options.clone()),
+            mount_options: mount.map(|m| m.options.clone()).filter(|options| !options.is_empty()),
             file_system_journal: mount.and_then(file_system_journal),
-            free_bytes: rustix::fs::statvfs(dir).ok().map(|v| v.f_bavail * v.f_frsize),
+            free_bytes: host::free_bytes(dir),
             device_unknown: device.as_ref().err().cloned(),
             device: queue,
             simulated: simulated.map(|s| s.describe().clone()),
-            cpu_model: read("/proc/cpuinfo").as_deref().and_then(cpu_model),
+            cpu_model: computer.cpu_model,
             cpus: std::thread::available_parallelism().ok().map(usize::from),
-            cpu_governor: read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
-            memory_bytes: read("/proc/meminfo").as_deref().and_then(memory_bytes),
+            cpu_governor: computer.cpu_governor,
+            memory_bytes: computer.memory_bytes,
         }
     }
 }
@@ -195,13 +198,15 @@ impl Machine {
     /// Kernel, file system, kind of disk and processors, in a line.
     pub fn host(&self) -> String {
         let (kernel, file_system) = (known(&self.kernel), known(&self.file_system));
-        format!("Linux {kernel}, {file_system} on a {}, {} CPUs", self.disk(), known(&self.cpus.map(|n| n.to_string())))
+        let cpus = known(&self.cpus.map(|n| n.to_string()));
+        format!("{} {kernel}, {file_system} on a {}, {cpus} CPUs", self.system, self.disk())
     }
 
     /// The computer, in words.
     pub fn computer(&self) -> (&'static str, String) {
         let text = format!(
-            "Linux {}, {}, {} CPUs, governor {}, {} memory",
+            "{} {}, {}, {} CPUs, governor {}, {} memory",
+            self.system,
             known(&self.kernel),
             self.cpu_model.as_deref().unwrap_or("CPU unknown"),
             known(&self.cpus.map(|n| n.to_string())),
@@ -293,8 +298,7 @@ fn file_system_journal(mount: &Mount) -> Option<String> {
     Some(match mount.fs_type.as_str() {
         "ext4" | "ext3" => {
             // The mount's source may be a name like /dev/root.
-            let dev = fs::metadata(&mount.point).ok()?.dev();
-            let number = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+            let number = host::device_number(&mount.point).ok()?;
             let device = fs::canonicalize(Path::new("/sys/dev/block").join(number)).ok()?;
             let name = device.file_name()?.to_str()?;
             let options = read(format!("/proc/fs/{}/{name}/options", mount.fs_type))?;
@@ -315,18 +319,6 @@ fn file_system_journal(mount: &Mount) -> Option<String> {
 
 fn read(path: impl AsRef<Path>) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_owned())
-}
-
-fn cpu_model(cpuinfo: &str) -> Option<String> {
-    ["model name", "Model", "Hardware"].into_iter().find_map(|key| {
-        let line = cpuinfo.lines().find(|l| l.split(':').next().is_some_and(|k| k.trim() == key))?;
-        Some(line.split_once(':')?.1.trim().to_owned())
-    })
-}
-
-fn memory_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|k| k * 1024)
 }
 
 impl Parameters {
@@ -442,6 +434,7 @@ pub mod tests {
     pub fn machine() -> Machine {
         let text = |text: &str| Some(text.to_owned());
         Machine {
+            system: "Linux",
             kernel: text("6.18.5-16-cloud-amd64"),
             file_system: text("ext4"),
             mount_options: Some(["rw", "relatime", "discard"].map(str::to_owned).to_vec()),
@@ -493,7 +486,7 @@ pub mod tests {
             run_order: "interleaved, order of engines turned per run",
             seed: 1,
             wear: Wear { wear: true, card_gb: 32.0, card_cycles: 3000.0, card_amplification: 4.0, commits_per_s: 10.0 },
-            floor: "one 4 KiB overwrite and one flush",
+            floor: "one 4 KiB overwrite and one flush".to_owned(),
             syscall_counting: "ptrace",
             syscalls: BTreeMap::new(),
             machine: machine(),
@@ -501,17 +494,6 @@ pub mod tests {
             unknown: ["FUA", "atomic unit", "CPU governor"].map(str::to_owned).to_vec(),
             notes: vec!["something else was writing to the device: stock/wal-normal insert (2 of 5)".to_owned()],
         }
-    }
-
-    #[test]
-    fn processors_and_memory() {
-        let x86 = "processor\t: 0\nmodel\t\t: 85\nmodel name\t: Some CPU @ 2.00GHz\n";
-        assert_eq!(cpu_model(x86).as_deref(), Some("Some CPU @ 2.00GHz"));
-        let arm = "processor\t: 0\nBogoMIPS\t: 108.00\n\nModel\t\t: Raspberry Pi 4\n";
-        assert_eq!(cpu_model(arm).as_deref(), Some("Raspberry Pi 4"));
-        assert_eq!(cpu_model("processor: 0"), None);
-        assert_eq!(memory_bytes("MemTotal:        2048 kB\nMemFree: 1 kB\n"), Some(2 << 20));
-        assert_eq!(memory_bytes(""), None);
     }
 
     #[test]

@@ -8,11 +8,12 @@ pub use job::tests;
 pub use job::{Case, Job, MeasuredSection, RunOutcome, SectionKey};
 
 use crate::counting::blocks::Blocks;
-use crate::counting::device::{Device, DeviceCounters, Mount};
+use crate::counting::device::{Device, DeviceCounters, WriteCounter};
 use crate::counting::simulated::Simulated;
 use crate::counting::syscalls::{self, Calls};
 use crate::engines::sql::Libraries;
 use crate::engines::{self, BenchEngine, EngineKind, EngineSettings, KeyValueStore};
+use crate::host::{self, Mount};
 use crate::numbers::measure::{INTERRUPTED, Probe};
 use crate::parameters::card::{self, Machine, Parameters};
 use crate::progress::Progress;
@@ -98,7 +99,7 @@ struct Surroundings<'a> {
     shared: Option<&'a Simulated>,
     /// Of each case.
     dirs: Vec<&'a Path>,
-    devices: Vec<Option<Device>>,
+    counters: Vec<Option<WriteCounter>>,
     simulated: Vec<Option<&'a Simulated>>,
 }
 
@@ -201,7 +202,7 @@ impl Measurements {
                 let section = Sectioned {
                     libraries: place.libraries,
                     dir: place.dirs[c],
-                    device: place.devices[c].as_ref().filter(|_| place.simulated[c].is_none()),
+                    counter: place.counters[c].as_ref().filter(|_| place.simulated[c].is_none()),
                     simulated: place.simulated[c].filter(|_| !workload.reads()),
                 };
                 let (mut m, s) = match section.run(&case.engine, workload, plan, &size, original) {
@@ -319,7 +320,7 @@ fn parameters(
         run_order: "interleaved, order of engines turned per run",
         seed: job.common.seed,
         wear: job.common.wear.clone(),
-        floor: floor::DESCRIPTION,
+        floor: floor::description(),
         syscall_counting: syscalls::METHOD,
         syscalls: syscalls.collect(),
         unknown: card::all_unknown(&machine, &machines),
@@ -387,13 +388,20 @@ pub fn run(mut job: Job) -> Result<RunOutcome> {
     let dirs: Vec<&Path> = elsewhere.iter().map(|d| d.as_ref().map_or(temporary.path(), |d| d.path())).collect();
     let mount = Mount::of(temporary.path());
     let device = Device::under(temporary.path(), mount.as_ref());
+    let counters: Vec<Option<WriteCounter>> = dirs.iter().map(|dir| WriteCounter::of(dir)).collect();
     if let Err(e) = &device {
-        notes.push(format!("block writes, KiB and flushes are n/a: {e}"));
+        notes.push(match counters.first() {
+            Some(Some(_)) => {
+                format!(
+                    "block writes and flushes are n/a, and KiB are those that this process asked the system for: {e}"
+                )
+            }
+            _ => format!("block writes, KiB and flushes are n/a: {e}"),
+        });
     }
     if cfg!(debug_assertions) {
         notes.push("this is a debug build; measure with `cargo run --release`".to_owned());
     }
-    let devices = dirs.iter().map(|d| Device::under(d, Mount::of(d).as_ref()).ok()).collect();
     let place = Surroundings {
         libraries: &libraries,
         temporary: temporary.path(),
@@ -401,7 +409,7 @@ pub fn run(mut job: Job) -> Result<RunOutcome> {
         device,
         shared: shared.as_deref(),
         dirs,
-        devices,
+        counters,
         simulated,
     };
     let (mut measurements, calls) = measure(&job, &place, &mut timing, &mut notes)?;
@@ -492,8 +500,8 @@ impl Plans {
 struct Sectioned<'a> {
     libraries: &'a Libraries,
     dir: &'a Path,
-    /// Whose counters to read, of a device that is not simulated.
-    device: Option<&'a Device>,
+    /// Of writes to a device that is not simulated.
+    counter: Option<&'a WriteCounter>,
     simulated: Option<&'a Simulated>,
 }
 
@@ -523,8 +531,8 @@ impl Sectioned<'_> {
         let original = original.as_deref();
         let ready = || {
             // The writes left from loading must not reach the device while it is being counted.
-            rustix::fs::syncfs(File::open(dir.path())?)?;
-            idle = self.device.map(watch_idle).transpose()?;
+            host::flush(dir.path())?;
+            idle = self.counter.map(watch_idle).transpose()?;
             Ok(())
         };
         let ready = Box::new(ready);
@@ -565,11 +573,11 @@ fn count_calls(
 }
 
 /// Bytes per second that reach the device while the bench does nothing.
-fn watch_idle(device: &Device) -> Result<f64> {
-    let before = device.counters()?;
+fn watch_idle(counter: &WriteCounter) -> Result<f64> {
+    let before = counter.counters()?;
     let start = Instant::now();
     std::thread::sleep(IDLE);
-    Ok(device.counters()?.since(before).bytes as f64 / start.elapsed().as_secs_f64())
+    Ok(counter.counters()?.since(before).bytes as f64 / start.elapsed().as_secs_f64())
 }
 
 /// The length of onewrite's logs in this directory.
@@ -602,12 +610,12 @@ struct DeviceWatch<'a> {
 impl Probe for DeviceWatch<'_> {
     fn begin(&mut self) -> Result<()> {
         self.log_before = log_bytes(self.dir)?;
-        self.before = self.of.device.map(Device::counters).transpose()?;
+        self.before = self.of.counter.map(WriteCounter::counters).transpose()?;
         self.from = self.of.simulated.map_or(0, Simulated::position);
         Ok(())
     }
     fn end(&mut self) -> Result<()> {
-        let after = self.of.device.map(Device::counters).transpose()?;
+        let after = self.of.counter.map(WriteCounter::counters).transpose()?;
         self.log_grown += log_bytes(self.dir)?.saturating_sub(self.log_before);
         let blocks = self.of.simulated.map(|s| s.blocks(self.from)).transpose()?;
         // There may be several such parts of a section.

@@ -1,8 +1,8 @@
 //! The suite `commit`: the cost of one durable commit, engine by engine.
 
-use crate::counting::device::Mount;
 use crate::engines::{self, sql};
 use crate::files::OutputFiles;
+use crate::host::Mount;
 use crate::parameters::card;
 use crate::parameters::suite::SuiteOptions;
 use crate::runner::{self, Case, Job};

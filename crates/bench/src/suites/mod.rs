@@ -3,10 +3,12 @@
 
 mod commit;
 pub mod crowd;
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod pages;
+#[cfg(target_os = "linux")]
 mod phone;
 pub mod schemes;
+#[cfg(target_os = "linux")]
 pub mod vm;
 
 use crate::parameters::given::{CARD, DEVICE, EVERYWHERE, RUNS, SIZES};
@@ -31,7 +33,7 @@ const CROWD: &[&[&str]] = &[
 ];
 
 /// Every suite; the first is the default of `--suite`.
-pub static ALL: [Suite; 6] = [
+pub static ALL: &[Suite] = &[
     Suite {
         name: "commit",
         about: "what one durable commit costs, side by side",
@@ -63,6 +65,7 @@ pub static ALL: [Suite; 6] = [
         heeds: &[&EVERYWHERE, &["--suite", "--only", "--library", "--transactions"]],
         run: schemes::run,
     },
+    #[cfg(target_os = "linux")]
     Suite {
         name: "phone",
         about: "apps and the benchmarks of phones on simulated eMMC, UFS and SD card",
@@ -74,6 +77,7 @@ pub static ALL: [Suite; 6] = [
         ],
         run: phone::run,
     },
+    #[cfg(target_os = "linux")]
     Suite {
         name: vm::NAME,
         about: "what an insert writes on F2FS and others, in a virtual machine",
@@ -106,7 +110,7 @@ mod tests {
     fn what_a_suite_heeds_exists() {
         let command = <crate::Args as clap::Args>::augment_args(clap::Command::new("bench"));
         let known: Vec<String> = command.get_arguments().filter_map(|a| Some(format!("--{}", a.get_long()?))).collect();
-        for suite in &ALL {
+        for suite in ALL {
             for option in suite.heeds.concat() {
                 assert!(known.iter().any(|k| k == option), "{}: {option}", suite.name);
             }
@@ -115,7 +119,7 @@ mod tests {
 
     #[test]
     fn names_are_found_and_unknown_ones_teach() {
-        for suite in &ALL {
+        for suite in ALL {
             assert_eq!(suite.name.parse::<SuiteName>().unwrap().0.name, suite.name);
         }
         let error = "comit".parse::<SuiteName>().unwrap_err();

@@ -11,6 +11,7 @@ use super::schemes::load::{self, Load, MeasureHooks, Operation};
 use crate::engines;
 use crate::engines::sql::{Libraries, Library};
 use crate::files::OutputFiles;
+use crate::host;
 use crate::numbers::measure::{INTERRUPTED, Probe};
 use crate::parameters::options::Common;
 use crate::parameters::suite::SuiteOptions;
@@ -467,7 +468,7 @@ impl Probe for Inside<'_> {
 
     fn end(&mut self) -> Result<()> {
         Inside::end(self)?;
-        rustix::fs::syncfs(std::fs::File::open(MOUNTPOINT)?)?;
+        host::flush(MOUNTPOINT.as_ref())?;
         self.guest.ask(&GuestMessage::Left)
     }
 }
@@ -514,7 +515,7 @@ fn run_workload(
     }
     let libraries = Libraries::load(&engine.library)?;
     let plan = workload::Plan::draw(workload, size, seed, 0)?;
-    let ready = Box::new(|| Ok(rustix::fs::syncfs(std::fs::File::open(dir)?)?));
+    let ready = Box::new(|| Ok(host::flush(dir)?));
     let stage = SectionStage { libraries: &libraries, dir, original: None, ready, probe };
     Ok(workload::run(engine, workload, &plan, size, stage)?.0.transactions)
 }

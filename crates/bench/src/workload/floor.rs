@@ -1,19 +1,21 @@
 //! The floor: the time of hardware and file system for one durable 4 KiB overwrite. A commit that
 //! survives a power cut cannot cost less than this.
 
+use crate::host;
 use crate::numbers::measure::{Section, time_each};
 use crate::workload::{SectionStage, Size, WARM_UP};
 use anyhow::{Context, Result, ensure};
-use rustix::io::ReadWriteFlags;
 use std::fs::File;
-use std::io::{IoSlice, Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 
 const BLOCK_BYTES: usize = 4096;
 /// The file is a ring of this many blocks, overwritten in order as a log would be.
 const BLOCKS: usize = 256;
 
-pub const DESCRIPTION: &str = "one 4 KiB overwrite of a preallocated file of written zeros with one pwritev2(RWF_DSYNC), \
-                               256 blocks in turn";
+pub fn description() -> String {
+    let write = host::DURABLE_WRITE;
+    format!("one 4 KiB overwrite of a preallocated file of written zeros with {write}, 256 blocks in turn")
+}
 
 /// Overwrites one block per transaction, each with one write that is also the flush.
 pub fn run(stage: SectionStage<'_>, size: &Size) -> Result<Section> {
@@ -39,10 +41,7 @@ pub fn run(stage: SectionStage<'_>, size: &Size) -> Result<Section> {
 fn overwrite(file: &File, block: &mut [u8; BLOCK_BYTES], i: usize) -> Result<()> {
     block.fill(stamp(i));
     let offset = ((i % BLOCKS) * BLOCK_BYTES) as u64;
-    let n = rustix::io::pwritev2(file, &[IoSlice::new(block)], offset, ReadWriteFlags::DSYNC)
-        .context("pwritev2 with RWF_DSYNC")?;
-    ensure!(n == BLOCK_BYTES, "floor: wrote {n} bytes of {BLOCK_BYTES}");
-    Ok(())
+    host::write_durable(file, block, offset).with_context(|| format!("floor: {}", host::DURABLE_WRITE))
 }
 
 fn stamp(i: usize) -> u8 {

@@ -12,11 +12,12 @@ use super::{Plan, SectionStage, Size, Workload};
 use crate::counting::syscalls::{self, Marks};
 use crate::engines::sql::{Db, Libraries};
 use crate::engines::{self, BenchEngine, EngineSettings};
+use crate::host;
 use crate::numbers::measure::{Probe, Section, time_each_after};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -138,7 +139,7 @@ pub fn run(
             ProcessEnd::Cut => copy_all(&crashed, &live)?,
         }
         // The rest of the copies in the kernel's cache is not recovery's to write.
-        Ok(rustix::fs::syncfs(File::open(&live)?)?)
+        Ok(host::flush(&live)?)
     };
     let libraries = stage.libraries;
     (stage.ready)()?;

@@ -5,11 +5,11 @@
 use super::{SectionStage, Size, WARM_UP, WalStart, Workload, WorkloadCard, originals, recovery};
 use crate::engines::sql::{Db, Libraries, Stmt};
 use crate::engines::{self, BenchEngine, EngineSettings};
+use crate::host;
 use crate::numbers::measure::{Section, time_each, time_each_after};
 use crate::numbers::random::Random;
 use anyhow::{Context, Result, ensure};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::File;
 use std::path::Path;
 
 pub const INDEXES_MAX: usize = 3;
@@ -269,7 +269,7 @@ fn read(engine: &BenchEngine, plan: &Rows, size: &Size, stage: SectionStage<'_>)
     let text = sql(plan.workload, size.indexes);
     let open = || -> Result<Db> {
         if plan.workload.is_cold() {
-            forget_pages(&path)?;
+            host::forget_pages(&path)?;
         }
         let c = engine.open(stage.libraries, &path)?;
         if !plan.workload.is_cold() {
@@ -327,15 +327,6 @@ fn count(c: &Db, plan: &Rows) -> Result<()> {
     let rows = c.query_int("SELECT count(*) FROM t NOT INDEXED WHERE length(v) >= 0")?.unwrap_or(0);
     ensure!(usize::try_from(rows)? == plan.preload.len(), "{rows} rows after loading {}", plan.preload.len());
     Ok(())
-}
-
-/// Makes the kernel forget its cache of the file. No connection of SQLite's own VFS may be open
-/// here: closing the file would take its locks away.
-fn forget_pages(path: &Path) -> Result<()> {
-    let file = File::open(path)?;
-    // Only written pages can be forgotten.
-    rustix::fs::fdatasync(&file)?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).context("posix_fadvise")
 }
 
 /// Binds rows: a key, and from the row's number its value and those of its indexed columns.

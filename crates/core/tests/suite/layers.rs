@@ -47,6 +47,7 @@ const BENCH: Tree = Tree {
         "text",
         "progress",
         "numbers",
+        "host",
         "counting",
         "engines",
         "workload",

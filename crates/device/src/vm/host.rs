@@ -16,7 +16,8 @@ use super::initramfs::Initramfs;
 use super::modules::Modules;
 use super::{guest, packages};
 use crate::device::Device;
-use crate::file_system::{FileSystem, tool};
+use crate::file_system::FileSystem;
+use crate::mkfs::tool;
 
 /// An emulated processor boots in seconds, or longer on a busy machine.
 const BOOT_MAX: Duration = Duration::from_secs(180);

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::file_system::{run, tool};
+use crate::mkfs::{run, tool};
 
 /// An archive in the making.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::file_system::{run, tool};
+use crate::mkfs::{run, tool};
 
 /// A kernel's modules by name.
 pub struct Modules {

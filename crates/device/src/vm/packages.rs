@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::file_system::{FileSystem, run, tool};
+use crate::file_system::FileSystem;
+use crate::mkfs::{run, tool};
 
 const QEMU: &str = "qemu-system-x86_64";
 const QEMU_PACKAGE: &str = "qemu-system-x86";

@@ -1,5 +1,7 @@
 //! The block device and its command, in one binary, because a build links each anew.
 
+#![cfg(target_os = "linux")]
+
 mod command;
 mod device;
 mod vm;

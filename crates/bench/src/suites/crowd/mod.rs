@@ -24,7 +24,8 @@ mod shape;
 mod table;
 mod worker;
 
-use crate::counting::device::{Device, Mount};
+use crate::counting::device::Device;
+use crate::host::Mount;
 use crate::numbers::measure::{INTERRUPTED, histogram, median, round};
 use crate::parameters::card::{self, Machine};
 use crate::parameters::suite::{CrowdPart, SuiteOptions};
@@ -614,6 +615,7 @@ pub mod tests {
         (rows, below)
     }
 
+    #[cfg(target_os = "linux")]
     pub fn sample_page() -> String {
         let (mut rows, below) = sample();
         rows.retain(|row| !row.workload.starts_with("DB Bench: row"));

@@ -2,6 +2,7 @@
 
 use super::engine::SchemeEngine;
 use crate::engines::sql::{Db, Library};
+use crate::host;
 use crate::numbers::measure::INTERRUPTED;
 use crate::numbers::random::Random;
 use anyhow::{Result, bail, ensure};
@@ -204,7 +205,7 @@ pub fn section(
             table.transact(load.operation, load.operations_per_tx)?;
         }
     }
-    rustix::fs::syncfs(std::fs::File::open(dir)?)?;
+    host::flush(dir)?;
     let before = engine.written(&table.db)?;
     watch.begin()?;
     let start = Instant::now();

@@ -20,9 +20,10 @@ mod recovery;
 mod table;
 mod volume;
 
-use crate::counting::device::{Device, Mount};
+use crate::counting::device::Device;
 use crate::engines::sql::{Db, Library};
 use crate::files::OutputFiles;
+use crate::host::Mount;
 use crate::numbers::measure::INTERRUPTED;
 use crate::parameters::card::{self, Machine};
 use crate::parameters::suite::SuiteOptions;
@@ -470,6 +471,7 @@ pub mod tests {
         (figures, values)
     }
 
+    #[cfg(target_os = "linux")]
     pub fn sample_page() -> String {
         let (figures, values) = sample();
         page::page(&parameters(), &figures, &values).unwrap()

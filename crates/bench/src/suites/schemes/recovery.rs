@@ -10,6 +10,7 @@ use super::engine::SchemeEngine;
 use super::load;
 use crate::counting::syscalls;
 use crate::engines::sql::Library;
+use crate::host;
 use anyhow::{Result, ensure};
 use std::path::Path;
 use std::process::Command;
@@ -67,7 +68,7 @@ pub fn run(
     let killed = tempfile::tempdir_in(dir)?;
     syscalls::kill_before_write(child(killed.path())?, Some(writes)).map_err(RecoveryFailure::Untraceable)?;
     // The rest of the process's writes in the kernel's cache is not recovery's to write.
-    rustix::fs::syncfs(std::fs::File::open(killed.path())?)?;
+    host::flush(killed.path())?;
     let path = killed.path().join("db");
     let start = Instant::now();
     let db = engine.open(library, &path)?;

@@ -7,9 +7,10 @@
 use super::child::{Child, ChildWork};
 use super::engine::SchemeEngine;
 use super::load::{self, Load, MeasureHooks, Timed};
-use crate::counting::device::{Device as Disk, DeviceCounters, Mount};
+use crate::counting::device::{Device as Disk, DeviceCounters};
 use crate::counting::syscalls;
 use crate::engines::sql::Library;
+use crate::host::Mount;
 use anyhow::Result;
 use onewrite_device::{Device, DeviceOptions, FileSystem};
 use std::path::{Path, PathBuf};

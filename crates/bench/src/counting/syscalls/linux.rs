@@ -5,14 +5,14 @@
 //! there. But it sees every engine alike, with any call and from any thread, and needs no
 //! privileges and no help from the engine. Where tracing is forbidden, the columns say so.
 
-use crate::numbers::measure::{INTERRUPTED, Probe};
+use super::Calls;
+use crate::numbers::measure::INTERRUPTED;
 use anyhow::{Context, Result};
 use nix::libc;
 use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill, raise};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -24,31 +24,9 @@ use std::time::{Duration, Instant};
 pub const METHOD: &str = "counted with ptrace in an extra, untimed section per engine and workload; a write that is \
                           also a flush (RWF_DSYNC, O_DSYNC) counts as a write and as a sync";
 
-/// Calls between the marks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Calls {
-    pub writes: u64,
-    pub syncs: u64,
-    /// Bytes written to files that are a journal or a log by their names.
-    pub log_bytes: u64,
-    /// Bytes written to other files.
-    pub database_bytes: u64,
-    /// By name, for the card.
-    pub by_name: BTreeMap<String, u64>,
-    /// The transactions they served.
-    pub transactions: u64,
-}
-
-/// In the child: marks the measured transactions with a signal that only the tracer sees.
-pub struct Marks;
-
-impl Probe for Marks {
-    fn begin(&mut self) -> Result<()> {
-        raise(Signal::SIGUSR1).context("marking the first transaction")
-    }
-    fn end(&mut self) -> Result<()> {
-        raise(Signal::SIGUSR1).context("marking the last transaction")
-    }
+/// In the child: a signal that only the tracer sees.
+pub fn mark() -> Result<()> {
+    raise(Signal::SIGUSR1).context("marking a transaction")
 }
 
 /// In the child, before anything else: lets the parent trace, and waits until it does.

@@ -13,6 +13,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::check::{self, Reached};
 use crate::connect::{self, Through};
+use crate::host;
 use crate::plan::{self, WRITERS};
 use crate::{Arguments, Job};
 
@@ -278,7 +279,7 @@ impl Process {
     /// The lines, and whether the process was killed.
     fn wait(&mut self, when: When) -> Result<(Vec<String>, bool)> {
         let begun = Instant::now();
-        let mut lines = Vec::new();
+        let (mut lines, mut asked) = (Vec::new(), false);
         let mut kill_at = match when {
             When::After(time) => begun + time,
             _ => begun + PATIENCE,
@@ -295,6 +296,7 @@ impl Process {
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
+                    asked = true;
                     self.child.kill()?;
                     // The pipe still holds lines from before the kill.
                     lines.extend(self.lines.iter());
@@ -303,7 +305,7 @@ impl Process {
             }
         }
         let status = self.child.wait()?;
-        let killed = status.code().is_none();
+        let killed = host::was_killed(status, asked);
         if let Some(error) = lines.iter().find(|line| line.starts_with("E ")) {
             bail!("a process failed: {error}");
         }

@@ -11,9 +11,9 @@ mod judge;
 #[cfg(test)]
 mod judge_tests;
 
+use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
 use std::fs;
 use std::io::{PipeReader, Read as _};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -23,8 +23,6 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use fastrand::Rng;
 use indicatif::{ProgressBar, ProgressStyle};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use rusqlite::{Connection, OpenFlags};
 
 pub use client::{Client, run as run_client};
@@ -32,8 +30,9 @@ use client::{Fault, PROCESSES_MAX, READS_MORE, THREADS_MAX};
 use history::Read;
 use judge::Outcome;
 
+use crate::host;
 use crate::plan;
-use crate::soak::whereabouts;
+use crate::whereabouts::whereabouts;
 
 /// A process that lives for so long hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -160,7 +159,8 @@ impl Histories {
             return Ok(Some(path.clone()));
         }
         let program = std::env::current_exe()?;
-        let beside = program.parent().map(|dir| dir.join("libsqlite3.so"));
+        let name = format!("{DLL_PREFIX}sqlite3{DLL_SUFFIX}");
+        let beside = program.parent().map(|dir| dir.join(name));
         Ok(beside.filter(|path| path.is_file() && !self.stock))
     }
 }
@@ -226,7 +226,10 @@ struct Setup {
 
 impl Setup {
     fn draw(histories: &Histories, rng: &mut Rng) -> Setup {
-        let drawn = PARAMETERS[rng.usize(0..PARAMETERS.len())];
+        let mut drawn = PARAMETERS[rng.usize(0..PARAMETERS.len())];
+        while histories.files.is_some_and(|files| files > 1) && drawn.0.contains("concurrent=1") {
+            drawn = PARAMETERS[rng.usize(0..PARAMETERS.len())];
+        }
         let (parameters, streams) = match &histories.parameters {
             Some(given) => (given.clone(), given.contains("stream_size")),
             None if histories.stock => (String::new(), false),
@@ -235,8 +238,8 @@ impl Setup {
         // One process has such a database alone, and a transaction over several needs each without
         // any reader.
         let is_alone = parameters.contains("concurrent=1");
-        let drawn = if rng.bool() || is_alone { 1 } else { rng.u8(2..=5) };
-        let files = if histories.stock { 1 } else { histories.files.unwrap_or(drawn) };
+        let drawn_files = if rng.bool() || is_alone { 1 } else { rng.u8(2..=5) };
+        let files = if histories.stock { 1 } else { histories.files.unwrap_or(drawn_files) };
         Setup {
             files,
             big: if streams { [4_000, 100_000, 300_000, 1_000_000][rng.usize(0..4)] } else { 20_000 },
@@ -248,9 +251,9 @@ impl Setup {
             busy_ms: if files > 1 { [20, 200][rng.usize(0..2)] } else { [20, 1000, 5000][rng.usize(0..3)] },
             session: [10, 100, 3000][rng.usize(0..3)],
             kills: rng.u32(0..4) != 0,
-            stops: rng.u32(0..3) != 0,
+            stops: rng.u32(0..3) != 0 && host::STOPS,
             // SQLite's own VFS hangs in the child of a fork now and then.
-            forks: rng.bool() && !is_alone && !histories.stock,
+            forks: rng.bool() && !is_alone && !histories.stock && host::FORKS,
             page_size: [512, 1024, 4096, 4096, 4096, 16384][rng.usize(0..6)],
             auto_vacuum: rng.u32(0..3),
         }
@@ -264,6 +267,14 @@ struct Running {
     dies: Option<Instant>,
     stops: Option<Instant>,
     goes_on: Option<Instant>,
+    killed: bool,
+}
+
+impl Running {
+    fn kill(&mut self) -> Result<()> {
+        self.killed = true;
+        Ok(self.child.kill()?)
+    }
 }
 
 struct Round<'a> {
@@ -346,7 +357,7 @@ impl Round<'_> {
     /// Makes the tables, through stock SQLite.
     fn create(&self, file: u8) -> Result<()> {
         let path = Client::path(self.at, file);
-        let db = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), c"unix")?;
+        let db = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), host::STOCK_VFS)?;
         let (page, vacuum) = (self.setup.page_size, self.setup.auto_vacuum);
         let mode = if self.stock { "wal" } else { "delete" };
         db.execute_batch(&format!(
@@ -394,7 +405,7 @@ impl Round<'_> {
         let at = |us: Option<u64>| us.map(|us| since + Duration::from_micros(us));
         let kills = (self.setup.kills && self.rng.u32(0..3) == 0).then(|| self.rng.u64(0..800_000));
         let stops = (self.setup.stops && self.rng.u32(0..4) == 0).then(|| self.rng.u64(5_000..800_000));
-        self.running.push(Running { child, since, dies: at(kills), stops: at(stops), goes_on: None });
+        self.running.push(Running { child, since, dies: at(kills), stops: at(stops), goes_on: None, killed: false });
         // Those that are killed do a part of it, those that read do more.
         let about = threads * transactions;
         Ok(if kills.is_some() { about / 4 } else { about * READS_MORE / 4 })
@@ -411,9 +422,8 @@ impl Round<'_> {
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| now >= at);
         for mut one in std::mem::take(&mut self.running) {
-            let pid = Pid::from_raw(i32::try_from(one.child.id())?);
             if let Some(status) = one.child.try_wait()? {
-                let is_right = status.success() || status.signal() == Some(Signal::SIGKILL as i32);
+                let is_right = status.success() || host::was_killed(status, one.killed);
                 if !is_right {
                     self.read()?;
                     bail!("a process ended with {status}");
@@ -422,25 +432,25 @@ impl Round<'_> {
             }
             if is_due(one.goes_on) {
                 one.goes_on = None;
-                kill(pid, Signal::SIGCONT)?;
+                host::go_on(&one.child)?;
             }
             if is_due(one.stops) {
                 one.stops = None;
                 self.totals.stops += 1;
-                kill(pid, Signal::SIGSTOP)?;
+                host::stop(&one.child)?;
                 let long = self.rng.u32(0..20) == 0;
                 one.goes_on = Some(now + Duration::from_millis(self.rng.u64(1..if long { 3000 } else { 60 })));
             }
             if is_due(one.dies) {
                 one.dies = None;
                 self.totals.kills += 1;
-                one.child.kill()?;
+                one.kill()?;
                 // Some die together.
                 let together = self.rng.u32(0..5) == 0;
                 for other in kept.iter_mut().filter(|_| together) {
                     let other: &mut Running = other;
                     self.totals.kills += 1;
-                    other.child.kill()?;
+                    other.kill()?;
                 }
             }
             if one.since.elapsed() > PATIENCE {

@@ -1,24 +1,31 @@
-//! `onewrite-kill`: kills writing processes with SIGKILL at random moments and checks the files
-//! that they leave.
+//! `onewrite-kill`: kills writing processes (SIGKILL, TerminateProcess) at random moments and
+//! checks the files that they leave.
 //!
 //! [`campaign`] kills [`writer`]s, and [`check`] compares the database with their [`plan`]. In
 //! [`soak`], threads of several processes ([`soaked`]) share one database for minutes, and some
 //! processes die. [`sessions`] starts short processes ([`session`]), stock SQLite's among them, and
 //! [`commands`] of `onewrite`; [`known`] judges their reads. [`histories`] proves the reported
-//! transactions strictly serializable.
+//! transactions strictly serializable. Windows has the campaign and the histories.
 
 mod campaign;
 mod check;
+#[cfg(unix)]
 mod commands;
 mod connect;
-mod forked;
 mod histories;
+mod host;
+#[cfg(unix)]
 mod known;
 mod plan;
+#[cfg(unix)]
 mod session;
+#[cfg(unix)]
 mod sessions;
+#[cfg(unix)]
 mod soak;
+#[cfg(unix)]
 mod soaked;
+mod whereabouts;
 mod writer;
 
 use std::path::PathBuf;
@@ -69,10 +76,12 @@ enum Child {
         #[arg(long)]
         steps: u64,
     },
+    #[cfg(unix)]
     /// Let threads of several processes share one database for minutes, while processes die and
     /// start again: no acknowledged transaction is lost, snapshots stay the same, memory and the
     /// log do not grow
     Soak(soak::Soak),
+    #[cfg(unix)]
     /// A process of the soak
     #[command(hide = true)]
     Soaked {
@@ -82,6 +91,7 @@ enum Child {
         #[arg(long)]
         writers: u64,
     },
+    #[cfg(unix)]
     /// Start thousands of processes that open one database, write, read, delete or checkpoint, and
     /// end: half of them by SIGKILL within milliseconds. Up to four run at once, and some are stock
     /// SQLite on the same file, which changes journal modes. Readers must find all rows
@@ -89,6 +99,7 @@ enum Child {
     /// at the end stock SQLite must find every page in order. With --commands, some are commands of
     /// `onewrite`: backup, check, convert, dump, inspect, recover. Copies are judged as readers are
     Sessions(sessions::Sessions),
+    #[cfg(unix)]
     /// One process of the sessions
     #[command(hide = true)]
     Session(session::Session),
@@ -127,11 +138,15 @@ fn main() -> ExitCode {
     let done = match &arguments.child {
         Some(Child::Write { job, threads, nonce, steps }) => writer::run(job, *threads, *nonce, *steps),
         Some(Child::Check { job }) => check::run(job),
+        #[cfg(unix)]
         Some(Child::Soaked { part, writers }) => soaked::run(part, *writers),
         Some(Child::History(client)) => histories::run_client(client),
         Some(Child::Histories(histories)) => return histories::run(histories),
+        #[cfg(unix)]
         Some(Child::Session(session)) => session::run(session),
+        #[cfg(unix)]
         Some(Child::Sessions(sessions)) => return sessions::run(sessions),
+        #[cfg(unix)]
         Some(Child::Soak(soak)) => return soak::run(soak),
         None => return campaign::run(&arguments),
     };

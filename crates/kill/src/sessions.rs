@@ -23,7 +23,7 @@ use crate::commands::{self, Run};
 use crate::known::{Ids, Known, ROWS_MAX};
 use crate::plan;
 use crate::session::{Session, What};
-use crate::soak::whereabouts;
+use crate::whereabouts::whereabouts;
 
 const SESSIONS_PER_DATABASE: u64 = 2000;
 /// Sessions until the number of processes is drawn again.

@@ -18,6 +18,7 @@ use onewrite_core::disk::real::RealDisk;
 use rusqlite::Connection;
 
 use crate::soaked::{self, Part};
+use crate::whereabouts::whereabouts;
 
 const SAMPLE: Duration = Duration::from_millis(500);
 /// By this age, a process has all its memory.
@@ -183,18 +184,6 @@ impl Running {
         said.may_be_ahead.get_mut(writers).context("no such writers")?.fill(true);
         Ok(self.part)
     }
-}
-
-pub fn whereabouts(process: u32) -> String {
-    let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return "it is gone".into() };
-    let mut all = String::new();
-    for thread in threads.flatten() {
-        for file in ["stat", "wchan", "syscall", "stack"] {
-            let told = fs::read_to_string(thread.path().join(file)).unwrap_or_default();
-            all.push_str(&format!("\n{file}: {}", told.trim()));
-        }
-    }
-    all
 }
 
 fn resident_kib(process: u32) -> Option<u64> {

@@ -11,7 +11,7 @@ use fastrand::Rng;
 use rusqlite::{Connection, OpenFlags};
 
 use crate::connect::{is_busy, tell};
-use crate::forked;
+use crate::host;
 use crate::plan;
 
 /// Rows kept of one writer.
@@ -151,7 +151,7 @@ fn write(part: &Part, writer: u64, ends: &AtomicBool) -> Result<()> {
             continue;
         }
         if part.silences && rng.u32(0..500) == 0 {
-            forked::bystander(Duration::from_millis(rng.u64(0..2_000)))?;
+            host::bystander(Duration::from_millis(rng.u64(0..2_000)))?;
         }
         let next = n + 1;
         let body = body(part.plan, writer, next);

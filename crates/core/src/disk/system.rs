@@ -20,9 +20,14 @@ pub fn wake(word: &AtomicU32, all: bool) {
     host::wake(word, all);
 }
 
-/// Monotonic, for all processes, in microseconds.
+/// Monotonic, for all processes.
+pub fn clock() -> Duration {
+    host::clock()
+}
+
+/// The same clock in microseconds.
 pub fn clock_us() -> u64 {
-    host::clock().as_micros() as u64
+    clock().as_micros() as u64
 }
 
 /// The same clock as of its last tick, 10 ms ago at most: a look costs a quarter.

@@ -9,15 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use fastrand::Rng;
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
-use nix::unistd::{Pid, alarm};
 use onewrite_bench::sql::{Db, Library, SqlError, Stmt, Value as Bound};
 use rusqlite::ffi;
 
 use super::history::{self, Did, Mode, Told, VALUE_LEN, text_of};
 use super::judge::{List, Value};
-use crate::forked;
+use crate::host::{self, Forked, STOCK_VFS};
 use crate::plan;
 
 /// Operations of a transaction, at most.
@@ -126,7 +123,7 @@ impl Client {
     fn uri(&self, file: u8) -> String {
         let path = Client::path(&self.at, file);
         match self.stock {
-            true => format!("file:{}?vfs=unix", path.display()),
+            true => format!("file:{}?vfs={STOCK_VFS}", path.display()),
             false => format!("file:{}?vfs=onewrite&{}", path.display(), self.parameters),
         }
     }
@@ -183,7 +180,7 @@ struct Shared {
     /// Held by each thread while it is in SQLite.
     gate: RwLock<()>,
     forks: AtomicU64,
-    children: Mutex<Vec<Pid>>,
+    children: Mutex<Vec<Forked>>,
     /// Threads that write, and have not ended.
     writers: AtomicU64,
     ends: AtomicBool,
@@ -222,7 +219,7 @@ fn live(client: &Client, library: &Arc<Library>, dies: Option<u64>) -> Result<()
     });
     for child in shared.children.into_inner().unwrap_or_default() {
         // How it ended is in its history.
-        waitpid(child, None)?;
+        host::reap(child)?;
     }
     done
 }
@@ -516,7 +513,7 @@ impl<'a> Thread<'a> {
     fn dies(&mut self) -> Result<()> {
         if let Some(left) = &mut self.dies {
             if *left == 0 {
-                kill(Pid::this(), Signal::SIGKILL)?;
+                host::die()?;
             }
             *left = left.saturating_sub(1);
         }
@@ -537,7 +534,7 @@ impl<'a> Thread<'a> {
             ..self.client.clone()
         };
         let dies = (self.rng.u32(0..3) == 0).then(|| self.rng.u64(0..200));
-        let child = forked::start(&self.shared.gate, || i32::from(inherits(&client, db, library, dies).is_err()));
+        let child = host::fork(&self.shared.gate, || i32::from(inherits(&client, db, library, dies).is_err()));
         if let (Some(child), Ok(mut children)) = (child, self.shared.children.lock()) {
             children.push(child);
         }
@@ -546,7 +543,7 @@ impl<'a> Thread<'a> {
 
 /// The child of a fork: its parent's connection must serve it, as one of its own.
 fn inherits(client: &Client, db: &Db, library: &Arc<Library>, dies: Option<u64>) -> Result<()> {
-    alarm::set(HANGS_S);
+    host::end_after(HANGS_S);
     // In a transaction SQLite answers from its cache, without asking.
     let refused = || match db.execute_batch("SELECT count(*) FROM list") {
         Err(e) => !is_busy(&e),
@@ -573,7 +570,7 @@ fn last(client: &Client, library: &Arc<Library>) -> Result<()> {
     for (client, library) in &both {
         let read = last_through(client, library, &mut told);
         if let Err(e) = read {
-            let vfs = if client.stock { "unix" } else { "onewrite" };
+            let vfs = if client.stock { STOCK_VFS } else { "onewrite" };
             told.wrong(&format!("at the end, through the VFS {vfs}: {e:#}"))?;
             return Err(e);
         }

@@ -8,7 +8,7 @@
 //! | `F TIME WHY` | it is rolled back |
 //! | `V TIME WHY` | the client saw a violation |
 //!
-//! Times are nanoseconds of CLOCK_MONOTONIC, which all processes of the machine share. A value is
+//! Times are nanoseconds of the clock that all processes of the machine share. A value is
 //! eight characters.
 
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use nix::time::ClockId;
+use onewrite_core::disk;
 
 use super::judge::{List, Outcome, Step, Transaction, Value};
 
@@ -46,8 +46,7 @@ impl Mode {
 
 /// Now, in nanoseconds of the clock that all processes share.
 pub fn now() -> Result<u64> {
-    let time = ClockId::CLOCK_MONOTONIC.now().context("CLOCK_MONOTONIC")?;
-    Ok(u64::try_from(time.tv_sec())? * 1_000_000_000 + u64::try_from(time.tv_nsec())?)
+    Ok(u64::try_from(disk::system::clock().as_nanos())?)
 }
 
 /// The eight characters of a value below 2^48.

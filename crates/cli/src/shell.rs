@@ -4,6 +4,7 @@
 use crate::program::goes_on_as;
 use anyhow::{Result, anyhow, bail};
 use onewrite_core::environment;
+use std::env::consts::{DLL_PREFIX, DLL_SUFFIX};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,9 +13,10 @@ use std::process::{Command, ExitCode};
 /// Open a database in the program sqlite3, through onewrite
 ///
 /// Runs sqlite3 with the extension loaded and FILE open. The arguments behind FILE go to sqlite3:
-/// options, SQL, dot-commands. The extension libonewrite.so is looked for beside this program, in
-/// ../lib and where Debian and Fedora have libraries, unless --extension or the environment
-/// variable ONEWRITE_EXTENSION names it; `cargo build --release -p onewrite` makes it.
+/// options, SQL, dot-commands. The extension (libonewrite.so, on Windows onewrite.dll) is looked
+/// for beside this program, in ../lib and where Debian and Fedora have libraries, unless
+/// --extension or the environment variable ONEWRITE_EXTENSION names it; `cargo build --release -p
+/// onewrite` makes it.
 ///
 ///     onewrite shell app.db
 ///     onewrite shell app.db 'SELECT count(*) FROM t' 'PRAGMA onewrite_stats'
@@ -22,7 +24,7 @@ use std::process::{Command, ExitCode};
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// The library libonewrite.so
+    /// The library libonewrite.so, on Windows onewrite.dll
     #[arg(long, value_name = "LIBRARY")]
     extension: Option<PathBuf>,
     /// The program to run
@@ -94,7 +96,7 @@ fn missing(program: &Path, e: &std::io::Error) -> anyhow::Error {
 }
 
 fn extension(args: &Args) -> Result<PathBuf> {
-    const NAME: &str = "libonewrite.so";
+    let name = format!("{DLL_PREFIX}onewrite{DLL_SUFFIX}");
     let named = args.extension.clone().or_else(|| environment::variable("ONEWRITE_EXTENSION").map(PathBuf::from));
     if let Some(named) = named {
         let path = std::path::absolute(&named)?;
@@ -104,7 +106,7 @@ fn extension(args: &Args) -> Result<PathBuf> {
     let dir = program.parent().unwrap_or(Path::new("/"));
     // Debian's directories for libraries are named for the machine.
     let debian = format!("../lib/{}-linux-gnu", std::env::consts::ARCH);
-    let places = ["", "../lib", &debian, "../lib64"].map(|place| dir.join(place).join(NAME));
+    let places = ["", "../lib", &debian, "../lib64"].map(|place| dir.join(place).join(&name));
     places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
         let places = places.map(|path| path.display().to_string());
         anyhow!(

@@ -8,13 +8,13 @@ use anyhow::{Context, Result, ensure};
 use indicatif::ProgressBar;
 use onewrite::ffi::code;
 use onewrite_core::environment;
+use onewrite_replicate::host::read_exact_at;
 use onewrite_replicate::ltx::Header;
 use onewrite_replicate::plan::Target;
 use onewrite_replicate::restore::{self, Pages};
 use onewrite_replicate::state::{Sink, apply};
 use onewrite_replicate::store::open;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -50,7 +50,7 @@ impl Local {
     pub fn read(&self, page: u32) -> Result<Arc<[u8]>> {
         let mut image = vec![0; usize::try_from(self.page_bytes)?];
         let at = u64::from(page.saturating_sub(1)).saturating_mul(self.page_bytes.into());
-        self.file.read_exact_at(&mut image, at).context("cannot read the local copy of the database")?;
+        read_exact_at(&self.file, &mut image, at).context("cannot read the local copy of the database")?;
         Ok(Arc::from(image))
     }
 }

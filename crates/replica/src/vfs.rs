@@ -8,6 +8,7 @@ use crate::settings::Settings;
 use anyhow::{Context, Result, bail};
 use onewrite::ffi::{AnyFn, File, IoMethods, Vfs, code, fcntl, open};
 use onewrite::{Api, buffer, sqlite_copy, text};
+use onewrite_replicate::host::STOCK_VFS;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
@@ -85,7 +86,7 @@ pub unsafe extern "C" fn sqlite3_onewritereplica_init(
 /// The functions are those of a SQLite library that stays loaded as long as the process.
 pub unsafe fn register(api: &Api) -> Result<(), String> {
     // SAFETY: as promised by the caller; names are C strings.
-    let (found, base) = unsafe { ((api.vfs_find)(VFS_NAME.as_ptr()), (api.vfs_find)(c"unix".as_ptr())) };
+    let (found, base) = unsafe { ((api.vfs_find)(VFS_NAME.as_ptr()), (api.vfs_find)(STOCK_VFS.as_ptr())) };
     if !found.is_null() {
         return Ok(());
     }

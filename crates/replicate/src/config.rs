@@ -3,13 +3,14 @@
 
 use crate::compact::Levels;
 use crate::control::ControlSocket;
+use crate::host;
 use crate::secrets::{hide, hide_user};
 use crate::ship::{Merges, Settings};
 use crate::store::StoreKeys;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use glob::Pattern;
 use onewrite_core::environment;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode, utf8_percent_encode};
 use serde::Deserialize;
 use serde_saphyr::{Error, Options, Spanned};
 use std::collections::BTreeSet;
@@ -209,7 +210,10 @@ impl Values<'_> {
 
     fn path(&self, of: Option<&Spanned<String>>) -> Result<Option<PathBuf>> {
         self.parsed(of, |text| match text.strip_prefix("~/") {
-            Some(rest) => Ok(PathBuf::from(environment::variable("HOME").context("HOME is not set")?).join(rest)),
+            Some(rest) => Ok(PathBuf::from(
+                environment::variable(host::HOME).with_context(|| format!("{} is not set", host::HOME))?,
+            )
+            .join(rest)),
             None => std::path::absolute(text).with_context(|| format!("cannot find {text}")),
         })
     }
@@ -454,8 +458,7 @@ impl Values<'_> {
             ("file", None, Some(path)) => {
                 let path =
                     std::path::absolute(&path).map_err(|e| self.fail(line, format!("cannot find {path}: {e}")))?;
-                let path = path.to_str().context("a path is text in UTF-8")?.to_owned();
-                format!("file://{}", utf8_percent_encode(&path, IN_PATH))
+                format!("file://{}", percent_encode(&host::url_path(&path), IN_PATH))
             }
             ("s3" | "gs" | "abs", None, path) => {
                 let bucket =
@@ -575,7 +578,7 @@ impl ConfiguredDatabases {
     pub fn url_of(&self, file: &Path) -> String {
         let DatabasesPlace::Directory { dir, .. } = &self.place else { return self.url.clone() };
         let below = file.strip_prefix(dir).unwrap_or(file);
-        let below = percent_encoding::percent_encode(below.as_os_str().as_encoded_bytes(), IN_PATH).to_string();
+        let below = percent_encode(&host::url_path(below), IN_PATH).to_string();
         let (base, parameters) = match self.url.split_once('?') {
             Some((base, parameters)) => (base, format!("?{parameters}")),
             None => (self.url.as_str(), String::new()),

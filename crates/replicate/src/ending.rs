@@ -7,10 +7,10 @@
 //!
 //! A second signal ends the process at once.
 
+use crate::host::kill_self;
 use crate::local::remove_passing;
 use crate::report::{Level, say};
 use anyhow::{Context, Result};
-use rustix::process::{Signal, getpid, kill_process};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -51,7 +51,7 @@ pub fn is_ending() -> bool {
 pub fn end_at_signals() -> Result<()> {
     ctrlc::set_handler(|| {
         if ENDING.swap(true, SeqCst) {
-            kill();
+            kill_self();
         }
         let finishes = FINISHES.lock().unwrap_or_else(PoisonError::into_inner).take();
         // This thread must receive the second signal.
@@ -64,7 +64,7 @@ pub fn end_at_signals() -> Result<()> {
             }
         });
         if started.is_err() {
-            kill();
+            kill_self();
         }
     })
     .context("cannot wait for signals")
@@ -120,15 +120,10 @@ fn waits_for_disk(threads: &Path) -> bool {
 fn end_by(within: Duration, status: i32, last: impl FnOnce()) {
     let _started = thread::Builder::new().spawn(move || {
         thread::sleep(within);
-        kill();
+        kill_self();
     });
     last();
     exit(status);
-}
-
-/// Not `exit`: its handlers may hang.
-fn kill() {
-    let _killed = kill_process(getpid(), Signal::KILL);
 }
 
 /// A reader that notes progress.

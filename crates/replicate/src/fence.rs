@@ -15,16 +15,17 @@
 //!   shuts out earlier owners: their files under way have this name or an earlier one.
 //! - Only the owner merges and removes.
 
+use crate::host;
 use crate::local::{beside, directory, open_regular, read_small, sync};
 use crate::ltx::{Header, LtxError, Reader, Writer};
 use crate::rules::{Rule, keeps};
 use crate::store::{BATCHES, Fill, Name, SNAPSHOTS, Store};
 use anyhow::{Context, Result, bail};
+use onewrite_core::disk::look;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -82,25 +83,25 @@ impl Eq for NodeLock {}
 impl NodeLock {
     /// `None`: another process has it, or the system has no such locks.
     fn take(path: &Path) -> Option<NodeLock> {
+        let start = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         let file = open_regular(path, File::options().read(true)).ok()?;
         file.try_lock().ok()?;
-        let start = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-        let data = file.metadata().ok()?;
-        let text = format!("{} {:x} {:x}", start.trim(), data.dev(), data.ino());
+        let found = look::at(&file).ok()?;
+        let text = format!("{} {:x} {:x}", start.trim(), found.dev, found.ino);
         Some(NodeLock { text, _file: Arc::new(file) })
     }
 }
 
 /// Permissions of the file, if it is there.
 pub fn mode_of(file: &Path) -> Option<u32> {
-    file.metadata().ok().map(|data| data.mode() & MODE_MAX)
+    file.metadata().ok().map(|data| host::mode_of(&data) & MODE_MAX)
 }
 
 impl Node {
     /// The node of the database at `file`, which need not exist; draws a number if there is none.
     pub fn of(file: &Path) -> Result<Node> {
         let full = std::path::absolute(file).with_context(|| format!("cannot find {}", file.display()))?;
-        let full = full.canonicalize().unwrap_or(full);
+        let full = host::resolved(&full).unwrap_or(full);
         let path = node_path(&full);
         let id = match read_id(&path)? {
             Some(id) => id,
@@ -109,7 +110,7 @@ impl Node {
                 read_id(&path)?.with_context(|| format!("{} is gone", path.display()))?
             }
         };
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host = host::computer_name();
         let host = if host.trim().is_empty() { "a machine without a name" } else { host.trim() };
         let lock = NodeLock::take(&path);
         Ok(Node {
@@ -148,11 +149,10 @@ fn read_id(path: &Path) -> Result<Option<u64>> {
 fn draw_id(path: &Path, of: &Path) -> Result<()> {
     let what = || format!("cannot write {}", path.display());
     let dir = directory(path);
-    let access = Permissions::from_mode(0o644);
-    let mut file =
-        tempfile::Builder::new().prefix(".onewrite-node-").permissions(access).tempfile_in(dir).with_context(what)?;
+    let mut named = tempfile::Builder::new();
+    let mut file = host::with_mode(named.prefix(".onewrite-node-"), 0o644).tempfile_in(dir).with_context(what)?;
     if let Ok(data) = of.metadata() {
-        fchown(file.as_file(), Some(data.uid()), Some(data.gid())).with_context(what)?;
+        host::give_file(file.as_file(), &data).with_context(what)?;
     }
     // Some programs cannot read numbers above 2^63.
     let id = (getrandom::u64().with_context(what)? >> 1).max(1);

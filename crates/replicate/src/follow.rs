@@ -7,6 +7,7 @@
 
 use crate::ending::{is_ending, moved};
 use crate::fence;
+use crate::host::{read_exact_at, write_all_at};
 use crate::local::{beside, directory, read_small, sync};
 use crate::lookout::{Lookout, Seen};
 use crate::ltx::{Header, Reader, lock_page};
@@ -24,7 +25,6 @@ use serde_json::{Value, json};
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -397,15 +397,15 @@ pub(crate) fn record(new: &Path, file: &Path, url: &str, txid: u64) -> Result<()
     let what = || format!("cannot use {}", new.display());
     let restored = File::options().read(true).write(true).open(new).with_context(what)?;
     let mut header = [0; 100];
-    restored.read_exact_at(&mut header, 0).with_context(what)?;
+    read_exact_at(&restored, &mut header, 0).with_context(what)?;
     if header.get(18..20) != Some(&[1, 1]) {
         leave_wal_mode(&mut header);
-        restored.write_all_at(&header, 0).with_context(what)?;
+        write_all_at(&restored, &header, 0).with_context(what)?;
         restored.sync_all().with_context(what)?;
     }
     let page_bytes = page_bytes(&header)?;
     let pages = u32::try_from(restored.metadata().with_context(what)?.len().div_euclid(page_bytes.into()))?;
-    let read = |image: &mut [u8], offset| restored.read_exact_at(image, offset).with_context(what);
+    let read = |image: &mut [u8], offset| read_exact_at(&restored, image, offset).with_context(what);
     let at = ReplicaPosition { txid, content: content(pages, page_bytes, read)? };
     write_record(file, url, at, at)
 }

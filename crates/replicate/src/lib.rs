@@ -25,6 +25,7 @@ pub mod fence;
 pub mod fetch;
 pub mod fleet;
 pub mod follow;
+pub mod host;
 pub mod local;
 pub mod lookout;
 pub mod ltx;

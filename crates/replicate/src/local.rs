@@ -1,10 +1,9 @@
 //! Files of this machine: names beside a database, checks, durable names, temporary files.
 
+use crate::host;
 use anyhow::{Context, Result};
-use rustix::fs::OFlags;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -57,16 +56,11 @@ pub fn directory(of: &Path) -> &Path {
 pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let refused = |what: &str| Err(io::Error::new(ErrorKind::InvalidInput, format!("it is {what}")));
     let irregular = "not a regular file";
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    match options.custom_flags(flags.bits().cast_signed()).open(path) {
+    match host::open_unwaiting(path, options) {
         Ok(file) if file.metadata()?.is_file() => Ok(file),
         Ok(_) => refused(irregular),
         Err(e) if e.kind() == ErrorKind::IsADirectory => refused(irregular),
-        Err(e) => match rustix::io::Errno::from_io_error(&e) {
-            Some(rustix::io::Errno::LOOP) => refused("a symbolic link"),
-            Some(rustix::io::Errno::NXIO | rustix::io::Errno::NODEV) => refused(irregular),
-            _ => Err(e),
-        },
+        Err(e) => host::refusal(&e).map_or(Err(e), refused),
     }
 }
 
@@ -86,9 +80,7 @@ pub fn read_small(path: &Path, max: u64) -> io::Result<Option<Vec<u8>>> {
 
 /// Makes the names in a directory durable.
 pub fn sync(dir: &Path) -> Result<()> {
-    let mut options = File::options();
-    let options = options.read(true).custom_flags((OFlags::DIRECTORY | OFlags::NONBLOCK).bits().cast_signed());
-    options.open(dir).and_then(|dir| dir.sync_all()).with_context(|| format!("cannot flush {}", dir.display()))
+    host::sync_directory(dir).with_context(|| format!("cannot flush {}", dir.display()))
 }
 
 /// The path with `suffix` appended.

@@ -3,6 +3,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod application;
 mod completions;
 mod inside;
 mod many;
@@ -22,6 +23,7 @@ use onewrite_replicate::config::STAYS_BELOW;
 use onewrite_replicate::ending::{end_at_signals, finish_at_signals};
 use onewrite_replicate::fence::Fenced;
 use onewrite_replicate::follow::{Applied, Follower, ReplicaEnded};
+use onewrite_replicate::host;
 use onewrite_replicate::local::is_there;
 use onewrite_replicate::metrics;
 use onewrite_replicate::plan::{Empty, Target};
@@ -34,7 +36,6 @@ use onewrite_replicate::source::Source;
 use onewrite_replicate::store::{self, Away, Store};
 use onewrite_replicate::times;
 use onewrite_replicate::verify::{Verdict, verify};
-use sd_notify::NotifyState;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -211,7 +212,8 @@ fn replicate(args: &Replicate) -> Result<ExitCode> {
 
 /// Tells the service manager, if there is one, that applications may begin.
 fn is_ready() {
-    if let Err(e) = sd_notify::notify(&[NotifyState::Ready]) {
+    #[cfg(unix)]
+    if let Err(e) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         say(Level::Warning, "not_told", &[], &format!("cannot tell the service manager that it has begun: {e}"));
     }
 }
@@ -506,7 +508,7 @@ fn run_follow(args: &Follow) -> Result<ExitCode> {
 }
 
 fn run_unsync(args: &Unsync) -> Result<ExitCode> {
-    let file = args.file.canonicalize().with_context(|| format!("there is no database {}", args.file.display()))?;
+    let file = host::resolved(&args.file).with_context(|| format!("there is no database {}", args.file.display()))?;
     let path = args.file.display();
     let message = match unsync(&file).with_context(|| format!("commits to {path} wait for the store as before"))? {
         true => format!("commits to {path} wait for the store no more"),

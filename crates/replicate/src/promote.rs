@@ -3,6 +3,7 @@
 
 use crate::fence::{self, ClaimMode, Fenced, Node, Owner, StoreClaim, Tip, shut_out};
 use crate::follow::{self, Follower};
+use crate::host;
 use crate::local::{Passing, beside, directory, is_there, open_regular, sync};
 use crate::plan::{Target, look_at, newest, plan};
 use crate::report::now_ms;
@@ -12,12 +13,12 @@ use crate::state::{HashedState, byte_bar, page_bar};
 use crate::store::{self, Store, list_all};
 use anyhow::{Context, Result, bail, ensure};
 use onewrite_core::Repair;
+use onewrite_core::disk::look;
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::log_path;
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -218,7 +219,7 @@ fn tip_of_file(file: &Path, txid: u64) -> Result<Tip> {
     let what = || format!("cannot read {}", file.display());
     let open = File::open(file).with_context(what)?;
     let mut size = [0; 2];
-    open.read_exact_at(&mut size, 16).with_context(what)?;
+    host::read_exact_at(&open, &mut size, 16).with_context(what)?;
     let page_bytes = match u16::from_be_bytes(size) {
         1 => 65536,
         bytes => u32::from(bytes),
@@ -226,7 +227,7 @@ fn tip_of_file(file: &Path, txid: u64) -> Result<Tip> {
     ensure!(page_bytes >= 512, "the store has no database of SQLite");
     let pages = u32::try_from(open.metadata().with_context(what)?.len() / u64::from(page_bytes))?;
     let mut first = vec![0; usize::try_from(page_bytes)?];
-    open.read_exact_at(&mut first, 0).with_context(what)?;
+    host::read_exact_at(&open, &mut first, 0).with_context(what)?;
     Ok(Tip { txid, page_bytes, pages, first })
 }
 
@@ -241,8 +242,9 @@ impl DraftDatabase {
     fn beside(file: &Path) -> Result<DraftDatabase> {
         let dir = directory(file);
         let what = || format!("cannot write in {}", dir.display());
-        let access = Permissions::from_mode(0o700);
-        let make = || tempfile::Builder::new().prefix(".onewrite-promote-").permissions(access.clone()).tempdir_in(dir);
+        let mut named = tempfile::Builder::new();
+        host::with_mode(named.prefix(".onewrite-promote-"), 0o700);
+        let make = || named.tempdir_in(dir);
         let (_passing, dir) = Passing::make(make).with_context(what)?;
         let database = dir.path().join("database");
         Ok(DraftDatabase { dir, database, _passing })
@@ -256,7 +258,7 @@ impl DraftDatabase {
     }
 
     fn name(self, file: &Path, mode: u32) -> Result<()> {
-        fs::set_permissions(&self.database, Permissions::from_mode(mode))
+        host::set_mode(&self.database, mode)
             .with_context(|| format!("cannot set the permissions of what becomes {}", file.display()))?;
         fs::hard_link(&self.database, file)
             .with_context(|| format!("cannot give the database the name {}", file.display()))?;
@@ -298,7 +300,7 @@ pub enum Rejoined {
 /// `<file>.diverged`.
 pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
     let store = &*store::open(url)?;
-    let file = &file.canonicalize().with_context(|| format!("there is no database {}", file.display()))?;
+    let file = &host::resolved(file).with_context(|| format!("there is no database {}", file.display()))?;
     Source::look(file)?;
     if let Some(owner) = fence::owner(store)? {
         let node = Node::of(file)?;
@@ -315,7 +317,7 @@ pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
     }
     let kept = beside(file, ".diverged");
     let what = || format!("cannot look at {}", file.display());
-    let inode = |path: &Path| path.symlink_metadata().map(|data| (data.dev(), data.ino()));
+    let inode = |path: &Path| look::at_name(path).map(|found| found.id());
     // Continues an interrupted rejoin, whose `.diverged` is the same inode.
     let begun = is_there(&kept)? && inode(&kept).with_context(what)? == inode(file).with_context(what)?;
     // Recovers the database if need be, and closes it, so that it is one plain file.
@@ -333,7 +335,7 @@ pub fn rejoin(url: &str, file: &Path) -> Result<Rejoined> {
     let txid = restore_as(store, &aside.database, Target::Newest, &|| PRIVATE)?.txid;
     let data = file.metadata().with_context(what)?;
     // The owner first, so that the right group gets the group's permissions.
-    chown(&aside.database, Some(data.uid()), Some(data.gid()))
+    host::give(&aside.database, &data)
         .and_then(|()| fs::set_permissions(&aside.database, data.permissions()))
         .with_context(|| {
             format!("cannot give what was restored the owner and the permissions of {}", file.display())

@@ -2,6 +2,7 @@
 
 use crate::fence;
 use crate::follow::is_replica;
+use crate::host;
 use crate::local::{Passing, beside, directory, is_there, sync};
 use crate::ltx::Header;
 use crate::plan::{Target, look, newest, plan};
@@ -16,10 +17,8 @@ use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::log_path;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::{Connection, OpenFlags};
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::ErrorKind;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::{NamedTempFile, TempPath};
@@ -97,9 +96,9 @@ fn restore_by(
     let mut tries = 1;
     loop {
         // No other user may open it before it is whole.
-        let access = Permissions::from_mode(mode & PRIVATE);
-        let make =
-            || tempfile::Builder::new().prefix(".onewrite-restore-").permissions(access.clone()).tempfile_in(dir);
+        let mut named = tempfile::Builder::new();
+        host::with_mode(named.prefix(".onewrite-restore-"), mode & PRIVATE);
+        let make = || named.tempfile_in(dir);
         let (_passing, file) = Passing::make(make).with_context(what)?;
         let bar = byte_bar("restoring");
         let mut pages = Pages::new(file.as_file(), dest);
@@ -117,7 +116,7 @@ fn restore_by(
         if let Some(pragma) = how.check {
             check_by_sqlite(file.path(), pragma)?;
         }
-        let permitted = file.as_file().set_permissions(Permissions::from_mode(mode));
+        let permitted = host::set_mode(file.path(), mode);
         permitted.with_context(|| format!("cannot set the permissions of the database in {}", dir.display()))?;
         file.as_file().sync_all().with_context(|| format!("cannot flush the database in {}", dir.display()))?;
         name_as(file, dest, replaces)?;
@@ -128,7 +127,7 @@ fn restore_by(
 
 /// The path of a database that may be replaced, without links.
 fn check_replaced(dest: &Path) -> Result<PathBuf> {
-    let dest = dest.canonicalize().with_context(|| format!("cannot look at {}", dest.display()))?;
+    let dest = host::resolved(dest).with_context(|| format!("cannot look at {}", dest.display()))?;
     let shown = dest.display();
     ensure!(dest.is_file(), "{shown} is not a regular file");
     ensure!(!is_replica(&dest)?, "{shown} is a replica, which `onewrite follow` keeps up to date: move it away");
@@ -167,8 +166,8 @@ fn name_as(file: NamedTempFile, dest: &Path, replaces: bool) -> Result<()> {
 /// Lets SQLite check a file that has no name yet.
 fn check_by_sqlite(file: &Path, pragma: &str) -> Result<()> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
-    let path = percent_encode(file.as_os_str().as_bytes(), NON_ALPHANUMERIC);
-    let found = Connection::open_with_flags_and_vfs(format!("file:{path}?immutable=1"), flags, c"unix")
+    let path = percent_encode(file.as_os_str().as_encoded_bytes(), NON_ALPHANUMERIC);
+    let found = Connection::open_with_flags_and_vfs(format!("file:{path}?immutable=1"), flags, host::STOCK_VFS)
         .and_then(|db| db.query_row(&format!("PRAGMA {pragma}(1)"), [], |row| row.get::<_, String>(0)));
     let found = found.with_context(|| format!("SQLite cannot check what was restored ({pragma})"))?;
     ensure!(found == "ok", "SQLite finds an error in what was restored ({pragma}): {found}");
@@ -226,7 +225,7 @@ impl<'a> Pages<'a> {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.file.write_all_at(&self.bytes, self.at).with_context(|| self.what())?;
+        host::write_all_at(self.file, &self.bytes, self.at).with_context(|| self.what())?;
         self.bytes.clear();
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! not wait, opening recovers after a crash, and changes by stock SQLite are seen.
 
 use crate::ending::moved;
+use crate::host::{self, FileMark};
 use crate::local::{Passing, beside, directory, locked, sync};
 use crate::ltx::lock_page;
 use crate::report::COUNTERS;
@@ -16,14 +17,11 @@ use onewrite_rusqlite::{last_error, open_with_flags, read_file_at};
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::ffi::code_to_str;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
-use std::fs::{Metadata, Permissions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Longest wait for writers, and for a process that has the database to itself.
 const BUSY: Duration = Duration::from_secs(5);
@@ -162,13 +160,6 @@ pub struct Mark {
     header: Vec<u8>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct FileMark {
-    identity: (u64, u64),
-    changed: (i64, i64),
-    bytes: u64,
-}
-
 impl Mark {
     /// Commits from `before` to this state, by the header's counter; 0 if it is another file.
     pub fn commits_since(&self, before: &Mark) -> u32 {
@@ -180,16 +171,9 @@ impl Mark {
     }
 }
 
-impl FileMark {
-    fn of(file: &Path) -> Result<FileMark> {
-        let data = std::fs::metadata(file).map_err(|e| anyhow!("cannot look at {}: {e}", file.display()))?;
-        Ok(FileMark::of_data(&data))
-    }
-
-    fn of_data(data: &Metadata) -> FileMark {
-        let changed = (data.ctime(), data.ctime_nsec());
-        FileMark { identity: (data.dev(), data.ino()), changed, bytes: data.len() }
-    }
+fn mark_of(file: &Path) -> Result<FileMark> {
+    let mark = std::fs::metadata(file).and_then(|data| host::mark(file, &data));
+    mark.map_err(|e| anyhow!("cannot look at {}: {e}", file.display()))
 }
 
 /// Files of a database as they lie there. Each write of a process changes one of their times.
@@ -202,18 +186,18 @@ const SETTLED: Duration = Duration::from_secs(2);
 impl RestMark {
     /// `None`: a file was written a moment ago, by this clock, or cannot be looked at.
     pub fn of(file: &Path) -> Option<RestMark> {
-        let settled = SystemTime::now().checked_sub(SETTLED)?.duration_since(UNIX_EPOCH).ok()?;
-        let settled = (i64::try_from(settled.as_secs()).ok()?, i64::from(settled.subsec_nanos()));
+        let settled = SystemTime::now().checked_sub(SETTLED)?;
         let mut marks = [None; 4];
         for (mark, suffix) in marks.iter_mut().zip(["", "-onewrite", "-journal", "-wal"]) {
-            let data = match std::fs::symlink_metadata(beside(file, suffix)) {
+            let path = beside(file, suffix);
+            let data = match std::fs::symlink_metadata(&path) {
                 Ok(data) => data,
                 Err(e) if e.kind() == ErrorKind::NotFound && !suffix.is_empty() => continue,
                 Err(_) => return None,
             };
-            let now = FileMark::of_data(&data);
+            let now = host::mark(&path, &data).ok()?;
             // Under another name the database has another log.
-            if !data.is_file() || data.nlink() > 1 || now.changed > settled {
+            if !data.is_file() || now.names > 1 || now.changed > settled {
                 return None;
             }
             *mark = Some(now);
@@ -267,7 +251,7 @@ impl Source {
     /// this file and given back with the snapshot.
     pub fn pin_by(file: &Path, kept: &KeptConnection) -> Result<Option<(Source, Mark)>> {
         // Before the snapshot, so that a later change is looked at again.
-        let file_mark = FileMark::of(file)?;
+        let file_mark = mark_of(file)?;
         let explain = |e: rusqlite::Error| explain(file, &e);
         let identity = file_mark.identity;
         let open = match kept.swap(None).filter(|open| open.identity == identity) {
@@ -305,7 +289,7 @@ impl Source {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         // `shipper=1` may begin where other processes wait for the shipper.
         let path = std::path::absolute(file).map_err(|e| anyhow!("cannot find {}: {e}", file.display()))?;
-        let path = percent_encode(path.as_os_str().as_bytes(), NON_ALPHANUMERIC);
+        let path = percent_encode(path.as_os_str().as_encoded_bytes(), NON_ALPHANUMERIC);
         let db =
             open_with_flags(format!("file:{path}?shipper=1"), flags | OpenFlags::SQLITE_OPEN_URI).map_err(explain)?;
         db.busy_timeout(BUSY).map_err(explain)?;
@@ -453,13 +437,12 @@ pub enum Signed {
 pub fn sign_before(file: &Path, signed: Signed, mode: u32) -> Result<()> {
     let sign = sync_path(file);
     let what = || format!("cannot make {}", sign.display());
-    let permissions = Permissions::from_mode(mode);
     let make = || tempfile::Builder::new().prefix(".onewrite-sync-").tempfile_in(directory(file));
     let (_passing, mut new) = Passing::make(make).with_context(what)?;
     if signed == Signed::Replica {
         new.write_all(REPLICA).with_context(what)?;
     }
-    new.as_file().set_permissions(permissions).with_context(what)?;
+    host::set_mode(new.path(), mode).with_context(what)?;
     new.as_file().sync_all().with_context(what)?;
     new.persist(&sign).map_err(|e| e.error).with_context(what)?;
     sync(directory(file)).with_context(what)
@@ -501,7 +484,7 @@ impl Session {
     /// From here on commits to `file` wait for the store, `patience` at most.
     pub fn begin(file: &Path, patience: Duration) -> Result<Session> {
         // Before opening: a file that takes the name later is then found to be another.
-        let identity = FileMark::of(file)?.identity;
+        let identity = mark_of(file)?.identity;
         // SQLite must roll back a journal that is there.
         Source::pin(file)?;
         let what = || format!("commits to {} cannot wait for a store", file.display());
@@ -515,7 +498,7 @@ impl Session {
 
     /// Whether the database with this name is still the session's.
     pub fn is_of(&self, file: &Path) -> Result<bool> {
-        Ok(FileMark::of(file)?.identity == self.identity)
+        Ok(mark_of(file)?.identity == self.identity)
     }
 
     /// Transactions that wait to be sent. Waits for `count` of them, `nap` at most.

@@ -156,7 +156,8 @@ impl<'ast> Visit<'ast> for Declarations {
 /// A system's own version of a type has its name.
 fn twice(sources: &BTreeMap<String, String>) -> Vec<String> {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (path, text) in sources.iter().filter(|(path, _)| !path.contains("/windows/")) {
+    for (path, text) in sources.iter().filter(|(path, _)| !path.contains("/windows/") && !path.ends_with("/windows.rs"))
+    {
         for (name, line) in Declarations::of(text).types {
             places.entry(name).or_default().push(format!("{path}:{line}"));
         }

@@ -8,6 +8,7 @@ fn error(text: &str) -> String {
     format!("{:#}", parse(text).expect_err(text))
 }
 
+#[cfg_attr(windows, ignore = "names paths and places as Linux has them")]
 #[test]
 fn litestreams_keys_are_read() {
     let text = "addr: ':9090'\nexec: \"app --port 8080 'a b'\"\nsync-interval: 5s\naccess-key-id: AKIA\nsecret-access-key: \
@@ -60,6 +61,7 @@ fn a_key_that_is_not_served_is_named_with_its_line_and_the_others() {
     }
 }
 
+#[cfg_attr(windows, ignore = "names paths and places as Linux has them")]
 #[test]
 fn a_database_and_a_store_are_there_once() {
     let said = error("dbs:\n- path: /a.db\n  replica: {path: /b}\n- path: /c.db\n  replica: {url: 'file:///b/'}\n");
@@ -68,9 +70,10 @@ fn a_database_and_a_store_are_there_once() {
     assert!(said.contains("/a.db is there twice"), "{said}");
 }
 
+#[cfg_attr(windows, ignore = "names paths and places as Linux has them")]
 #[test]
 fn variables_are_expanded_in_values_alone() {
-    let home = std::env::var("HOME").unwrap();
+    let home = std::env::var(crate::host::HOME).unwrap();
     let text = "# $NOT_SET_ANYWHERE\ndbs:\n- path: ~/a.db\n  replica: {path: \"$HOME/b-${HOME}-c\"}\n";
     let config = parse(text).unwrap();
     let [(file, url, _)] = &config.files().unwrap()[..] else { panic!() };

@@ -2,6 +2,7 @@
 //! identity, the role of a container or of the machine. Keys that expire are renewed.
 
 use super::StoreKeys;
+use crate::host::HOME;
 use crate::local::locked;
 use crate::report::{COUNTERS, Level, say};
 use crate::secrets::hide;
@@ -60,7 +61,7 @@ impl Env for AwsSurroundings {
     }
 
     fn home_dir(&self) -> Option<PathBuf> {
-        variable(&["HOME"]).map(PathBuf::from)
+        variable(&[HOME]).map(PathBuf::from)
     }
 }
 

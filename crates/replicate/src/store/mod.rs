@@ -16,13 +16,12 @@ mod spool;
 #[cfg(feature = "webdav")]
 mod webdav;
 
+use crate::host;
 use crate::secrets::hide_user;
 use anyhow::{Context, Result, bail, ensure};
 use percent_encoding::percent_decode_str;
-use std::ffi::OsString;
 use std::fmt;
 use std::io::{Read, Write};
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -216,7 +215,7 @@ pub fn open_with(url: &str, keys: Option<&StoreKeys>) -> Result<Box<dyn Store>> 
 pub fn path_of(url: &str) -> Option<PathBuf> {
     let rest = url.strip_prefix("file://")?;
     let path = rest.strip_prefix("localhost").unwrap_or(rest);
-    Some(PathBuf::from(OsString::from_vec(percent_decode_str(path).collect())))
+    Some(host::path_of_url(percent_decode_str(path).collect()))
 }
 
 /// The files of all levels.
@@ -252,8 +251,9 @@ mod tests {
 
     #[test]
     fn urls() {
-        assert!(open("file:///tmp/a%20b").is_ok());
-        assert!(open("file://localhost/tmp/a").is_ok());
+        let drive = if cfg!(windows) { "/C:" } else { "" };
+        assert!(open(&format!("file://{drive}/tmp/a%20b")).is_ok());
+        assert!(open(&format!("file://localhost{drive}/tmp/a")).is_ok());
         for wrong in ["/tmp/a", "file://host/a", "file:///a?b", "http://x/a"] {
             let error = open(wrong).err().map(|e| format!("{e:#}")).unwrap_or_default();
             assert!(error.contains("file:///backup/app") || error.contains("%3F"), "{wrong}: {error}");

@@ -10,6 +10,7 @@ use super::keys::variable;
 use super::spool::{PART_BYTES, holds, spooled};
 use super::{Away, Conditions, Entry, Fill, Name, OWNER_BYTES_MAX, Store, Version, check_count};
 use crate::ending::{Moving, is_ending};
+use crate::host::HOME;
 use crate::local::locked;
 use crate::report::{COUNTERS, Request};
 use crate::secrets::hide;
@@ -102,7 +103,7 @@ impl client::Handler for HostKeyCheck {
 }
 
 fn known_hosts_file() -> Option<PathBuf> {
-    Some(PathBuf::from(variable(&["HOME"])?).join(".ssh/known_hosts"))
+    Some(PathBuf::from(variable(&[HOME])?).join(".ssh/known_hosts"))
 }
 
 /// Its worker reads what servers send.
@@ -166,7 +167,7 @@ impl Server {
             ensure!(answer.success(), "the password is refused");
             return Ok(());
         }
-        let home = variable(&["HOME"]).map(PathBuf::from).unwrap_or_default();
+        let home = variable(&[HOME]).map(PathBuf::from).unwrap_or_default();
         let files = match &self.key_path {
             Some(path) => vec![PathBuf::from(path)],
             None => KEYS.iter().map(|name| home.join(name)).filter(|path| path.exists()).collect(),

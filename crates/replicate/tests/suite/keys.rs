@@ -78,6 +78,7 @@ fn profile(key: &str) -> String {
     format!("aws_access_key_id = {key}\naws_secret_access_key = secretsecret\n")
 }
 
+#[cfg_attr(windows, ignore = "names paths and places as Linux has them")]
 #[test]
 fn keys_are_those_of_the_profile() {
     let place = Place::new();
@@ -137,6 +138,7 @@ fn keys_are_those_of_a_role() {
 
 /// Keys that expire are replaced while the process runs; so are those of a file that the server
 /// refuses, once the file has others.
+#[cfg_attr(windows, ignore = "names paths and places as Linux has them")]
 #[test]
 fn keys_are_renewed_while_the_process_runs() {
     let place = Place::new();

@@ -2,6 +2,7 @@
 //! starts, is replaced, and is checked, with the real program.
 
 use crate::place::{Killed, Place, rows, said, until};
+use onewrite_replicate::host::STOCK_VFS;
 use rusqlite::Connection;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -128,7 +129,7 @@ fn a_database_is_replaced_if_no_process_uses_it() {
     db.execute_batch("INSERT INTO t VALUES (1000, 'x')").unwrap();
     refused("in use");
     drop(db);
-    let stock = Connection::open_with_flags_and_vfs(&place.file, Default::default(), c"unix").unwrap();
+    let stock = Connection::open_with_flags_and_vfs(&place.file, Default::default(), STOCK_VFS).unwrap();
     stock.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();
     refused("in use");
     drop(stock);

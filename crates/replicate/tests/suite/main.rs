@@ -5,15 +5,20 @@ mod dialect;
 mod fleet;
 mod follow;
 mod keys;
+#[cfg(unix)]
 mod life;
+#[cfg(unix)]
 mod many;
+#[cfg(unix)]
 mod modes;
 mod observe;
 mod order;
 mod place;
 mod reader;
 mod s3;
+#[cfg(unix)]
 mod sftp;
 mod ship;
 mod sync;
+#[cfg(unix)]
 mod untrusted;

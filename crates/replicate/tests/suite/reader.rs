@@ -2,6 +2,7 @@
 //! happens to the files meanwhile.
 
 use crate::{dialect, place, s3};
+use onewrite_replicate::host::STOCK_VFS;
 
 use place::{Killed, Place, said, until};
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
@@ -72,7 +73,7 @@ fn each_transaction_reads_one_state() {
         assert_eq!(all(&other), here(&place));
     }
     let copy = place.dir.path().join("copy.db");
-    reader.execute("VACUUM INTO ?1", [format!("file:{}?vfs=unix", copy.display())]).unwrap();
+    reader.execute("VACUUM INTO ?1", [format!("file:{}?vfs={}", copy.display(), STOCK_VFS.to_str().unwrap())]).unwrap();
     assert_eq!(all(&Connection::open(copy).unwrap()), here(&place));
 }
 

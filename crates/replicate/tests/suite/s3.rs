@@ -396,6 +396,7 @@ impl Place {
         assert!(output.status.success(), "{}", said(&output));
         let db = Connection::open(&dest).unwrap();
         let all = db.query_row("SELECT group_concat(n || hex(substr(x, 1, 4))) FROM t", [], |row| row.get(0)).unwrap();
+        drop(db);
         std::fs::remove_file(&dest).unwrap();
         all
     }
@@ -472,6 +473,7 @@ fn a_request_that_fails_is_sent_again_and_knows_its_own_work() {
     assert_eq!(place.keys().len(), 6);
 }
 
+#[cfg_attr(windows, ignore = "Wine replaces no file that is open")]
 #[test]
 fn of_two_that_ship_into_one_path_the_second_is_refused_until_it_is_promoted() {
     let place = Place::new();
@@ -587,6 +589,7 @@ fn a_replica_asks_once_a_look() {
     drop(follower);
 }
 
+#[cfg_attr(windows, ignore = "limits memory with a shell")]
 #[test]
 fn answers_of_any_length_cost_no_memory() {
     if Dialect::of_environment() != Dialect::S3 {
@@ -721,6 +724,7 @@ impl Place {
     }
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn a_shipper_that_is_killed_at_any_request_leaves_no_gap() {
     let place = Place::new();
@@ -742,6 +746,7 @@ fn a_shipper_that_is_killed_at_any_request_leaves_no_gap() {
     }
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn a_promotion_that_is_killed_at_any_request_can_be_repeated() {
     let place = Place::new();
@@ -786,6 +791,7 @@ fn a_promotion_that_is_killed_at_any_request_can_be_repeated() {
 
 /// A replica behind the store, or a database compared before the takeover, would take transactions
 /// back.
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn what_was_not_promoted_to_the_end_is_not_shipped() {
     let place = Place::new();
@@ -900,6 +906,7 @@ fn the_first_batch_of_a_promotion_stays_and_that_of_a_restart_does_not() {
 
 /// The owner is stopped at a random moment, another machine is promoted and ships. The first
 /// continues: it must end, and write nothing that counts.
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn an_owner_that_was_stopped_ends_and_overwrites_nothing() {
     for round in 0..5u64 {
@@ -949,6 +956,7 @@ fn an_owner_that_was_stopped_ends_and_overwrites_nothing() {
     }
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn commits_go_on_while_the_store_is_away_and_are_shipped_then() {
     let place = Place::new();
@@ -1087,6 +1095,7 @@ fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
     assert_eq!(place.bucket.lock().unwrap().requests[before..], [""; 0]);
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn where_commits_wait_nobody_begins_without_the_shipper() {
     let place = Place::new();
@@ -1148,6 +1157,7 @@ fn where_commits_wait_two_files_cannot_be_committed_together() {
     assert_eq!(place.restored(&[]), place.here());
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn where_commits_wait_one_that_is_promoted_over_in_an_outage_is_fenced() {
     let place = Place::new();
@@ -1209,6 +1219,7 @@ fn where_commits_wait_faults_of_the_store_cost_time_alone() {
     assert_eq!(place.restored(&[]), place.here());
 }
 
+#[cfg_attr(windows, ignore = "Wine replaces no file that is open")]
 #[test]
 fn where_commits_wait_one_that_is_promoted_over_acknowledges_nothing_more() {
     for round in 0..5 {
@@ -1270,6 +1281,7 @@ fn temporary_files(place: &Place) -> Vec<String> {
     names.filter(|name| name.starts_with(".onewrite")).collect()
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn a_signal_ends_every_command_while_the_store_does_not_answer() {
     let place = Place::new();
@@ -1299,6 +1311,7 @@ fn a_signal_ends_every_command_while_the_store_does_not_answer() {
     }
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn a_signal_ends_what_goes_on_when_the_store_answers_no_more() {
     for args in [&["replicate", "--interval", "20ms"][..], &["replicate", "--sync"], &["follow", "--interval", "20ms"]]
@@ -1327,6 +1340,7 @@ fn a_signal_ends_what_goes_on_when_the_store_answers_no_more() {
     }
 }
 
+#[cfg(unix)]
 #[test]
 fn a_second_signal_ends_one_that_still_ships_at_once() {
     let place = Place::new();
@@ -1384,6 +1398,7 @@ fn said_by(place: &Place, commands: usize, url: &str, variables: &[(&str, &str)]
 }
 
 /// Errors of the URL, the environment, the connection, the server, and its messages.
+#[cfg_attr(windows, ignore = "Wine has too few descriptors")]
 #[test]
 fn no_secret_is_told() {
     if Dialect::of_environment() != Dialect::S3 {
@@ -1466,6 +1481,7 @@ fn no_secret_is_told() {
 }
 
 /// While a file is made, and when it has its name.
+#[cfg(unix)]
 #[test]
 fn no_file_is_ever_open_to_more_than_the_database_was() {
     use std::os::unix::fs::PermissionsExt;
@@ -1637,6 +1653,7 @@ fn a_name_that_one_listing_lacks_is_no_gap() {
     assert!(said(&restored).contains("transaction 3 is missing"), "{}", said(&restored));
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn where_commits_wait_they_do_not_wait_for_a_snapshot() {
     let place = Place::new();
@@ -1688,6 +1705,7 @@ fn batches_do_not_wait_for_a_snapshot() {
     assert_eq!(place.restored(&[]), place.here());
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn a_replica_whose_next_batches_are_merged_and_gone_goes_on() {
     let place = Place::new();

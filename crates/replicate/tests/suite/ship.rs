@@ -1,11 +1,11 @@
 //! Ships with the real program beside writing processes, and restores with this program and, where
 //! installed, stock Litestream.
 
+use onewrite_replicate::host::STOCK_VFS;
 use rusqlite::Connection;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -99,7 +99,7 @@ impl Place {
     }
 
     fn stock(&self) -> Connection {
-        Connection::open_with_flags_and_vfs(&self.file, Default::default(), c"unix").unwrap()
+        Connection::open_with_flags_and_vfs(&self.file, Default::default(), STOCK_VFS).unwrap()
     }
 
     fn url(&self) -> String {
@@ -266,7 +266,7 @@ fn a_commit_through_onewrite_is_shipped_from_the_log() {
     for (txid, rows) in [("1", 501), ("2", 502)] {
         let (restored, _) = place.restore(&["--txid", txid]);
         // A plain file, while the database is in use.
-        let copy = Connection::open_with_flags_and_vfs(restored, Default::default(), c"unix").unwrap();
+        let copy = Connection::open_with_flags_and_vfs(restored, Default::default(), STOCK_VFS).unwrap();
         assert_eq!(copy.query_row("SELECT count(*) FROM noise", [], |row| row.get::<_, i64>(0)).unwrap(), rows);
     }
     db.execute_batch("INSERT INTO noise VALUES (1002, 'three')").unwrap();
@@ -277,6 +277,7 @@ fn a_commit_through_onewrite_is_shipped_from_the_log() {
 }
 
 /// Another file gets the database's name, even with the same counter, time and size in its header.
+#[cfg_attr(windows, ignore = "Wine replaces no file that is open")]
 #[test]
 fn another_database_under_its_name_is_shipped() {
     let place = Place::new();
@@ -438,6 +439,7 @@ fn a_name_that_is_taken_stops_the_shipper() {
     assert_eq!(fs::read(second).unwrap(), b"somebody else's");
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn a_signal_ends_it_after_the_last_batch() {
     let place = Place::new();
@@ -450,6 +452,7 @@ fn a_signal_ends_it_after_the_last_batch() {
     place.assert_shipped();
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn a_signal_leaves_nothing_of_a_restore() {
     let place = Place::new();
@@ -482,6 +485,7 @@ fn a_signal_leaves_nothing_of_a_restore() {
     }
 }
 
+#[cfg_attr(windows, ignore = "names paths and places as Linux has them")]
 #[test]
 fn what_is_wrong_is_said() {
     let place = Place::new();
@@ -598,6 +602,7 @@ fn what_litestream_has_shipped_is_restored_and_goes_on() {
 
 /// Only one process may use such a scheme.
 #[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
+#[cfg_attr(windows, ignore = "Windows exchanges no names")]
 #[test]
 fn a_database_that_others_may_not_share_is_shipped_later() {
     let place = Place::new();
@@ -639,6 +644,7 @@ fn who_needs_the_database_alone_gets_it_from_one_that_looks_often() {
 }
 
 /// As in a store with room for batches, but not for every page.
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn a_snapshot_that_fails_holds_no_batch_up_and_is_not_tried_with_each() {
     for mode in [&["--interval", "10ms"][..], &["--sync"]] {
@@ -691,7 +697,11 @@ fn a_store_that_is_away_for_a_while() {
     assert!(lines.any(|line| line.unwrap().contains("shipping goes on")));
     place.assert_shipped();
     // Permissions do not stop root, so they are compared.
-    assert_eq!(fs::metadata(place.files().last().unwrap()).unwrap().permissions().mode() & 0o077, 0);
+    #[cfg(unix)]
+    {
+        let data = fs::metadata(place.files().last().unwrap()).unwrap();
+        assert_eq!(std::os::unix::fs::PermissionsExt::mode(&data.permissions()) & 0o077, 0);
+    }
 }
 
 fn wait_until(mut there: impl FnMut() -> bool) {

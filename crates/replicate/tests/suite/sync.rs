@@ -2,6 +2,7 @@
 //! acknowledged or seen commit.
 
 use crate::place;
+use onewrite_replicate::host::STOCK_VFS;
 
 use place::{Killed, Place, installed, said, until};
 use rusqlite::Connection;
@@ -43,7 +44,7 @@ fn began(mut shipper: Command) -> Killed {
 }
 
 fn numbers(file: &Path) -> BTreeSet<i64> {
-    let db = Connection::open_with_flags_and_vfs(file, Default::default(), c"unix").unwrap();
+    let db = Connection::open_with_flags_and_vfs(file, Default::default(), STOCK_VFS).unwrap();
     let check: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(check, "ok");
     let mut all = db.prepare("SELECT n FROM t").unwrap();
@@ -153,6 +154,7 @@ fn what_a_commit_was_told_is_in_the_store() {
 }
 
 /// The name becomes another file's at once, as with a backup that is restored.
+#[cfg_attr(windows, ignore = "Wine replaces no file that is open")]
 #[test]
 fn another_database_under_its_name_is_shipped_and_waited_for() {
     let place = Place::new(10);
@@ -160,7 +162,7 @@ fn another_database_under_its_name_is_shipped_and_waited_for() {
     for n in [100, 200] {
         place.open().execute("INSERT INTO t VALUES (?1, 'x')", [n]).unwrap();
         let other = place.dir.path().join("other.db");
-        let db = Connection::open_with_flags_and_vfs(&other, Default::default(), c"unix").unwrap();
+        let db = Connection::open_with_flags_and_vfs(&other, Default::default(), STOCK_VFS).unwrap();
         let sql = format!("CREATE TABLE t(n INTEGER PRIMARY KEY, x); INSERT INTO t VALUES ({n} + 1, 'other')");
         db.execute_batch(&sql).unwrap();
         drop(db);
@@ -176,6 +178,7 @@ fn another_database_under_its_name_is_shipped_and_waited_for() {
 }
 
 /// The last close changes page 1.
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn what_the_shipper_leaves_is_what_the_store_has() {
     for dies in [false, true] {
@@ -375,6 +378,7 @@ fn stop(process: u32) {
     std::thread::sleep(Duration::from_millis(fastrand::u64(1..300)));
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
 fn processes_that_are_stopped_or_killed_and_started_again_lose_nothing() {
     let place = Place::new(1);

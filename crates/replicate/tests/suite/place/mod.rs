@@ -3,6 +3,7 @@
 // Not each of them uses all of it.
 #![allow(dead_code)]
 
+use onewrite_replicate::host::STOCK_VFS;
 use rusqlite::Connection;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -132,7 +133,7 @@ impl Place {
 
 /// Number and sum of all rows of a plain file.
 pub fn rows(file: &Path) -> String {
-    let db = Connection::open_with_flags_and_vfs(file, Default::default(), c"unix").unwrap();
+    let db = Connection::open_with_flags_and_vfs(file, Default::default(), STOCK_VFS).unwrap();
     db.query_row("SELECT count(*) || ' ' || total(n) || ' ' || group_concat(hex(x)) FROM t", [], |row| row.get(0))
         .unwrap()
 }

@@ -1,6 +1,6 @@
-//! The control socket of a process that ships many databases: HTTP over a Unix socket, with the
-//! requests of Litestream's that mean the same here.
+//! POSIX: HTTP over a Unix socket.
 
+use super::ControlSocket;
 use crate::fleet::Control;
 use crate::metrics::{HttpPage, PLAIN, answer};
 use crate::report::{Level, say};
@@ -22,15 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest request and answer.
 const BYTES_MAX: u64 = 16 << 20;
 const JSON: &str = "application/json";
-
-/// Where a process listens, and who may ask.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControlSocket {
-    /// The socket.
-    pub path: PathBuf,
-    /// Its permission bits.
-    pub mode: u32,
-}
 
 /// The file of a socket; removed when dropped.
 pub struct Listening(PathBuf);

@@ -6,16 +6,19 @@ const path = require("node:path");
 const ENTRY = "sqlite3_onewrite_init";
 const DEFAULT_ENTRY = "sqlite3_onewrite_default_init";
 
+const LIBRARY = { win32: "onewrite.dll", darwin: "libonewrite.dylib" }[process.platform] ?? "libonewrite.so";
+
 function platform() {
-  const musl = process.platform === "linux" && !process.report.getReport().header.glibcVersionRuntime;
-  return `${process.platform}-${process.arch}-${musl ? "musl" : "gnu"}`;
+  const machine = `${process.platform}-${process.arch}`;
+  if (process.platform !== "linux") return machine;
+  return `${machine}-${process.report.getReport().header.glibcVersionRuntime ? "gnu" : "musl"}`;
 }
 
 /** The file that SQLite loads. */
 function loadablePath() {
   const name = `onewrite-${platform()}`;
   try {
-    return path.join(path.dirname(require.resolve(`${name}/package.json`)), "libonewrite.so");
+    return path.join(path.dirname(require.resolve(`${name}/package.json`)), LIBRARY);
   } catch {
     throw new Error(`onewrite: there is no package ${name} beside this one: npm install ${name}`);
   }

@@ -7,12 +7,13 @@ import ctypes
 import importlib
 import os
 import sqlite3
+import sys
 import threading
 from typing import Any
 
 _ENTRY = "sqlite3_onewrite_init"
 _DEFAULT_ENTRY = "sqlite3_onewrite_default_init"
-_LIBRARY = "libonewrite.so"
+_LIBRARY = {"win32": "onewrite.dll", "darwin": "libonewrite.dylib"}.get(sys.platform, "libonewrite.so")
 
 #: Modules whose SQLite has the library already, and whether it is the default there.
 _loaded: dict[str, bool] = {}
@@ -25,6 +26,8 @@ class NotPossible(RuntimeError):
 
 def variable(name: str, otherwise: str) -> str:
     """A variable of the environment. In a privileged program (``AT_SECURE``) none counts, as in the library."""
+    if not sys.platform.startswith("linux"):
+        return os.environ.get(name, otherwise)
     at_secure = 23
     ask = ctypes.CDLL(None).getauxval
     ask.restype, ask.argtypes = ctypes.c_ulong, [ctypes.c_ulong]

@@ -128,12 +128,14 @@ public final class Onewrite {
 
     private static Path unpack() throws IOException {
         String machine = System.getProperty("os.arch").equals("amd64") ? "x86_64" : System.getProperty("os.arch");
-        String name = "native/libonewrite-" + machine + "-" + (onMusl() ? "musl" : "gnu") + ".so";
+        boolean onWindows = System.getProperty("os.name").startsWith("Windows");
+        String suffix = onWindows ? ".dll" : ".so";
+        String name = "native/libonewrite-" + machine + "-" + (onWindows ? "windows" : onMusl() ? "musl" : "gnu") + suffix;
         try (InputStream in = Onewrite.class.getResourceAsStream(name)) {
             if (in == null) {
                 throw new IOException("the jar has no " + name);
             }
-            Path file = Files.createTempFile("libonewrite-", ".so");
+            Path file = Files.createTempFile("libonewrite-", suffix);
             Files.copy(in, file, StandardCopyOption.REPLACE_EXISTING);
             file.toFile().deleteOnExit();
             return file;

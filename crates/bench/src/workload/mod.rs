@@ -454,8 +454,7 @@ mod tests {
     fn every_engine_does_every_workload_it_is_for_and_is_verified() {
         register_onewrite().unwrap();
         let libraries = Libraries::load([]).unwrap();
-        let exchanges_names = !cfg!(feature = "portable");
-        for e in all().iter().filter(|e| exchanges_names || e.preset != "dash") {
+        for e in &all() {
             // Recovery needs this program's command line, to be killed.
             for w in Workload::all().into_iter().filter(|w| w.suits(e) && !w.recovers()) {
                 let scripted = matches!(w, Workload::Script(_));

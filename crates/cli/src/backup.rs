@@ -9,6 +9,7 @@ use onewrite_core::disk::Disk;
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::inspect::log_path;
 use onewrite_core::text::Printable;
+use onewrite_rusqlite::STOCK_VFS;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::json;
@@ -171,7 +172,7 @@ fn copy(source: &Connection, file: &Path, to: &Path, vacuum: bool) -> Result<Cop
     // After a crash no process needs the file under its temporary name: no journal, one flush at
     // the end.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE;
-    let mut copy = Connection::open_with_flags_and_vfs(to, flags, c"unix").with_context(what)?;
+    let mut copy = Connection::open_with_flags_and_vfs(to, flags, STOCK_VFS).with_context(what)?;
     copy.execute_batch("PRAGMA journal_mode=OFF; PRAGMA synchronous=OFF").with_context(what)?;
     let bar = ProgressBar::new(0).with_message("copying");
     let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} pages {eta}");

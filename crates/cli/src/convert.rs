@@ -19,6 +19,7 @@ use onewrite_core::inspect::layout::trailer;
 use onewrite_core::inspect::path_beside;
 use onewrite_core::text::Printable;
 use onewrite_core::{Engine, LockLevel, Mode};
+use onewrite_rusqlite::STOCK_VFS;
 use rusqlite::{Connection, OpenFlags};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -222,7 +223,7 @@ fn with_room(path: &Path, draft: &Path, bytes: u8) -> Result<()> {
 
 fn without_room(path: &Path, draft: &Path) -> Result<()> {
     let flags = OpenFlags::default() | OpenFlags::SQLITE_OPEN_URI;
-    let to = Connection::open_with_flags_and_vfs(draft, flags, c"unix")?;
+    let to = Connection::open_with_flags_and_vfs(draft, flags, STOCK_VFS)?;
     to.execute("ATTACH ?1 AS old", [uri(path)?])?;
     convert_back::copy(&to)?;
     to.close().map_err(|(_, e)| e)?;
@@ -245,7 +246,7 @@ fn check(draft: &Path, state: &State, to: Form) -> Result<u64> {
 
 fn open(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    Connection::open_with_flags_and_vfs(uri(path)?, flags, c"unix")
+    Connection::open_with_flags_and_vfs(uri(path)?, flags, STOCK_VFS)
         .with_context(|| format!("opening {}", path.display()))
 }
 

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use onewrite_rusqlite::STOCK_VFS;
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::Job;
-use crate::host::STOCK_VFS;
 
 /// The VFS of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub fn second_path(at: &Path) -> PathBuf {
 pub fn open(job: &Job, through: Through) -> Result<Connection> {
     let uri = |path: PathBuf| match through {
         Through::Onewrite => format!("file:{}?vfs=onewrite&{}", path.display(), job.parameters),
-        Through::Stock => format!("file:{}?vfs={STOCK_VFS}", path.display()),
+        Through::Stock => format!("file:{}?vfs={}", path.display(), STOCK_VFS.to_string_lossy()),
     };
     if through == Through::Onewrite {
         onewrite_rusqlite::register().map_err(|e| anyhow::anyhow!("register: {}", e.message))?;

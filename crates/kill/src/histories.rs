@@ -23,6 +23,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use fastrand::Rng;
 use indicatif::{ProgressBar, ProgressStyle};
+use onewrite_rusqlite::STOCK_VFS;
 use rusqlite::{Connection, OpenFlags};
 
 pub use client::{Client, run as run_client};
@@ -357,7 +358,7 @@ impl Round<'_> {
     /// Makes the tables, through stock SQLite.
     fn create(&self, file: u8) -> Result<()> {
         let path = Client::path(self.at, file);
-        let db = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), host::STOCK_VFS)?;
+        let db = Connection::open_with_flags_and_vfs(path, OpenFlags::default(), STOCK_VFS)?;
         let (page, vacuum) = (self.setup.page_size, self.setup.auto_vacuum);
         let mode = if self.stock { "wal" } else { "delete" };
         db.execute_batch(&format!(

@@ -17,6 +17,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use fastrand::Rng;
 use indicatif::{ProgressBar, ProgressStyle};
+use onewrite_rusqlite::STOCK_VFS;
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::commands::{self, Run};
@@ -314,7 +315,7 @@ impl Campaign<'_> {
         let vacuum = self.rng.u32(0..3);
         let (plan, parameters) = (self.plan, &self.parameters);
         self.events.add(&format!("page_size {page}, auto_vacuum {vacuum}, parameters {parameters:?}, plan {plan}"));
-        let db = Connection::open_with_flags_and_vfs(&self.at, OpenFlags::default(), c"unix")?;
+        let db = Connection::open_with_flags_and_vfs(&self.at, OpenFlags::default(), STOCK_VFS)?;
         db.execute_batch(&format!(
             "PRAGMA page_size={page}; PRAGMA auto_vacuum={vacuum}; \
              CREATE TABLE t(id INTEGER PRIMARY KEY, v BLOB, sum INTEGER)"

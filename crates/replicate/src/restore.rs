@@ -15,6 +15,7 @@ use onewrite_core::Repair;
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::log_path;
+use onewrite_rusqlite::STOCK_VFS;
 use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 use rusqlite::{Connection, OpenFlags};
 use std::fs::File;
@@ -167,7 +168,7 @@ fn name_as(file: NamedTempFile, dest: &Path, replaces: bool) -> Result<()> {
 fn check_by_sqlite(file: &Path, pragma: &str) -> Result<()> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
     let path = percent_encode(file.as_os_str().as_encoded_bytes(), NON_ALPHANUMERIC);
-    let found = Connection::open_with_flags_and_vfs(format!("file:{path}?immutable=1"), flags, host::STOCK_VFS)
+    let found = Connection::open_with_flags_and_vfs(format!("file:{path}?immutable=1"), flags, STOCK_VFS)
         .and_then(|db| db.query_row(&format!("PRAGMA {pragma}(1)"), [], |row| row.get::<_, String>(0)));
     let found = found.with_context(|| format!("SQLite cannot check what was restored ({pragma})"))?;
     ensure!(found == "ok", "SQLite finds an error in what was restored ({pragma}): {found}");

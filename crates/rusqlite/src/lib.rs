@@ -29,7 +29,7 @@ use onewrite::{Api, VFS_NAME};
 use onewrite_core::disk::Disk;
 use rusqlite::{Connection, OpenFlags, ffi};
 
-pub use onewrite::{RegisterError as Error, last_error};
+pub use onewrite::{RegisterError as Error, STOCK_VFS, last_error};
 
 type RawFindFn = unsafe extern "C" fn(*const c_char) -> *mut ffi::sqlite3_vfs;
 type RawRegisterFn = unsafe extern "C" fn(*mut ffi::sqlite3_vfs, c_int) -> c_int;

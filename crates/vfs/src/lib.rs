@@ -33,6 +33,7 @@ mod settings;
 mod sql;
 mod sqlite;
 
+pub use host::base::STOCK_VFS;
 pub use process::log::LOG_VARIABLE;
 pub use process::version::onewrite_version;
 pub use register::{

@@ -10,11 +10,12 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use fastrand::Rng;
 use onewrite_bench::sql::{Db, Library, SqlError, Stmt, Value as Bound};
+use onewrite_rusqlite::STOCK_VFS;
 use rusqlite::ffi;
 
 use super::history::{self, Did, Mode, Told, VALUE_LEN, text_of};
 use super::judge::{List, Value};
-use crate::host::{self, Forked, STOCK_VFS};
+use crate::host::{self, Forked};
 use crate::plan;
 
 /// Operations of a transaction, at most.
@@ -123,7 +124,7 @@ impl Client {
     fn uri(&self, file: u8) -> String {
         let path = Client::path(&self.at, file);
         match self.stock {
-            true => format!("file:{}?vfs={STOCK_VFS}", path.display()),
+            true => format!("file:{}?vfs={}", path.display(), STOCK_VFS.to_string_lossy()),
             false => format!("file:{}?vfs=onewrite&{}", path.display(), self.parameters),
         }
     }
@@ -570,7 +571,7 @@ fn last(client: &Client, library: &Arc<Library>) -> Result<()> {
     for (client, library) in &both {
         let read = last_through(client, library, &mut told);
         if let Err(e) = read {
-            let vfs = if client.stock { STOCK_VFS } else { "onewrite" };
+            let vfs = if client.stock { STOCK_VFS } else { c"onewrite" }.to_string_lossy();
             told.wrong(&format!("at the end, through the VFS {vfs}: {e:#}"))?;
             return Err(e);
         }

@@ -13,5 +13,7 @@ use unix as system;
 use windows as system;
 
 #[cfg(unix)]
-pub use forked::bystander;
-pub use system::{FORKS, Forked, STOCK_VFS, STOPS, die, end_after, fork, go_on, reap, stop, was_killed};
+pub use forked::{bystander, start as fork};
+pub use system::{FORKS, Forked, STOPS, die, end_after, go_on, reap, stop, was_killed};
+#[cfg(windows)]
+pub use windows::fork;

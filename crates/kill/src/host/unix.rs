@@ -2,17 +2,12 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
-use std::sync::RwLock;
 
 use anyhow::Result;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, alarm};
 
-use super::forked;
-
-/// SQLite's own VFS.
-pub const STOCK_VFS: &str = "unix";
 /// Whether a process can be stopped and let go on.
 pub const STOPS: bool = true;
 /// Whether a process can fork.
@@ -46,11 +41,6 @@ pub fn die() -> Result<()> {
 /// Ends this process if it still lives then.
 pub fn end_after(seconds: u32) {
     alarm::set(seconds);
-}
-
-/// As [`forked::start`].
-pub fn fork(gate: &RwLock<()>, life: impl FnOnce() -> i32) -> Option<Forked> {
-    forked::start(gate, life)
 }
 
 /// Waits until the child has ended, in any way.

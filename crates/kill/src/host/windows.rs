@@ -6,8 +6,6 @@ use std::sync::RwLock;
 
 use anyhow::{Result, bail};
 
-/// SQLite's own VFS.
-pub const STOCK_VFS: &str = "win32";
 /// Whether a process can be stopped and let go on.
 pub const STOPS: bool = false;
 /// Whether a process can fork.

@@ -14,7 +14,7 @@ pub(crate) use system::{
     HOME, computer_name, give, give_file, mark, mode_of, open_unwaiting, path_of_url, refusal, set_mode,
     sync_directory, url_path, with_mode,
 };
-pub use system::{STOCK_VFS, kill_self, read_exact_at, resolved, write_all_at};
+pub use system::{kill_self, read_exact_at, resolved, write_all_at};
 
 use std::time::SystemTime;
 

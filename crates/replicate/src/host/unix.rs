@@ -4,16 +4,13 @@ use super::FileMark;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
-use std::ffi::{CStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, fchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
-
-/// SQLite's own VFS.
-pub const STOCK_VFS: &CStr = c"unix";
 
 /// The variable that names the user's directory.
 pub(crate) const HOME: &str = "HOME";

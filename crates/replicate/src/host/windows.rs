@@ -3,14 +3,11 @@
 use super::FileMark;
 use onewrite_core::disk::look;
 use onewrite_core::environment;
-use std::ffi::CStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::windows::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// SQLite's own VFS.
-pub const STOCK_VFS: &CStr = c"win32";
 /// Owner and others read, the owner writes.
 const MODE: u32 = 0o644;
 /// `FILE_FLAG_OPEN_REPARSE_POINT`: the link itself.

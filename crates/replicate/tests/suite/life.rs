@@ -2,7 +2,7 @@
 //! starts, is replaced, and is checked, with the real program.
 
 use crate::place::{Killed, Place, rows, said, until};
-use onewrite_replicate::host::STOCK_VFS;
+use onewrite_rusqlite::STOCK_VFS;
 use rusqlite::Connection;
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -2,7 +2,7 @@
 //! happens to the files meanwhile.
 
 use crate::{dialect, place, s3};
-use onewrite_replicate::host::STOCK_VFS;
+use onewrite_rusqlite::STOCK_VFS;
 
 use place::{Killed, Place, said, until};
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};

@@ -1,7 +1,7 @@
 //! Ships with the real program beside writing processes, and restores with this program and, where
 //! installed, stock Litestream.
 
-use onewrite_replicate::host::STOCK_VFS;
+use onewrite_rusqlite::STOCK_VFS;
 use rusqlite::Connection;
 use std::ffi::OsStr;
 use std::fs;

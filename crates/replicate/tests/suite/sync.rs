@@ -2,7 +2,7 @@
 //! acknowledged or seen commit.
 
 use crate::place;
-use onewrite_replicate::host::STOCK_VFS;
+use onewrite_rusqlite::STOCK_VFS;
 
 use place::{Killed, Place, installed, said, until};
 use rusqlite::Connection;

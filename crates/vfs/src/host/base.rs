@@ -23,6 +23,9 @@ unsafe impl Send for Base {}
 // SAFETY: as above.
 unsafe impl Sync for Base {}
 
+/// The name of SQLite's own VFS for files of this system.
+pub const STOCK_VFS: &CStr = if cfg!(windows) { c"win32" } else { c"unix" };
+
 impl Base {
     /// # Safety
     /// `vfs` is registered with the SQLite library that registers onewrite, and stays so.
@@ -31,9 +34,6 @@ impl Base {
         let copy = unsafe { vfs.read() };
         Base { vfs, methods: Box::leak(Box::new(copy)) }
     }
-
-    /// SQLite's own for files of this system.
-    pub(crate) const SYSTEM: &'static CStr = if cfg!(windows) { c"win32" } else { c"unix" };
 
     /// To pass as the first argument of its methods.
     pub(crate) fn as_ptr(self) -> *mut Vfs {

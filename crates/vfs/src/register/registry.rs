@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::callbacks::{Onewrite, structure};
 use crate::host::Host;
-use crate::host::base::Base;
+use crate::host::base::{Base, STOCK_VFS};
 use crate::process::version::VERSION_CALL;
 use crate::sql::each_connection;
 use crate::sqlite::api::{Api, VERSION_MIN, version_error};
@@ -242,7 +242,7 @@ fn is_another_copy(vfs: *mut Vfs) -> bool {
 
 /// The VFS that pass-through goes to: `named`, or else SQLite's own for files, or else the default.
 fn underneath(api: &Api, named: Option<&CStr>, registered: &[usize]) -> Result<Base, RegisterError> {
-    let candidates = [named.unwrap_or(Base::SYSTEM).as_ptr(), named.map_or(std::ptr::null(), CStr::as_ptr)];
+    let candidates = [named.unwrap_or(STOCK_VFS).as_ptr(), named.map_or(std::ptr::null(), CStr::as_ptr)];
     for name in candidates {
         // SAFETY: the name is a C string, or null for the default.
         let found = unsafe { (api.vfs_find)(name) };
@@ -251,7 +251,7 @@ fn underneath(api: &Api, named: Option<&CStr>, registered: &[usize]) -> Result<B
             return Ok(unsafe { Base::new(found) });
         }
     }
-    refuse(format!("this SQLite has no VFS for files ({:?}) that onewrite could build on", Base::SYSTEM))
+    refuse(format!("this SQLite has no VFS for files ({:?}) that onewrite could build on", STOCK_VFS))
 }
 
 /// Gives every connection that opens from now on its SQL functions. The SQLite library that this

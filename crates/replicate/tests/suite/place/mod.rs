@@ -3,7 +3,7 @@
 // Not each of them uses all of it.
 #![allow(dead_code)]
 
-use onewrite_replicate::host::STOCK_VFS;
+use onewrite_rusqlite::STOCK_VFS;
 use rusqlite::Connection;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -117,7 +117,7 @@ fn restore_by(
         if let Some(pragma) = how.check {
             check_by_sqlite(file.path(), pragma)?;
         }
-        let permitted = host::set_mode(file.path(), mode);
+        let permitted = host::set_file_mode(file.as_file(), mode);
         permitted.with_context(|| format!("cannot set the permissions of the database in {}", dir.display()))?;
         file.as_file().sync_all().with_context(|| format!("cannot flush the database in {}", dir.display()))?;
         name_as(file, dest, replaces)?;

@@ -442,7 +442,7 @@ pub fn sign_before(file: &Path, signed: Signed, mode: u32) -> Result<()> {
     if signed == Signed::Replica {
         new.write_all(REPLICA).with_context(what)?;
     }
-    host::set_mode(new.path(), mode).with_context(what)?;
+    host::set_file_mode(new.as_file(), mode).with_context(what)?;
     new.as_file().sync_all().with_context(what)?;
     new.persist(&sign).map_err(|e| e.error).with_context(what)?;
     sync(directory(file)).with_context(what)

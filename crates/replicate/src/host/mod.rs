@@ -11,7 +11,7 @@ use unix as system;
 use windows as system;
 
 pub(crate) use system::{
-    HOME, computer_name, give, give_file, mark, mode_of, open_unwaiting, path_of_url, refusal, set_mode,
+    HOME, computer_name, give, give_file, mark, mode_of, open_unwaiting, path_of_url, refusal, set_file_mode, set_mode,
     sync_directory, url_path, with_mode,
 };
 pub use system::{kill_self, read_exact_at, resolved, write_all_at};

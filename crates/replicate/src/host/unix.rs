@@ -55,6 +55,11 @@ pub(crate) fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
+/// The same of an open file, which may have lost its name to another.
+pub(crate) fn set_file_mode(file: &File, mode: u32) -> io::Result<()> {
+    file.set_permissions(Permissions::from_mode(mode))
+}
+
 /// Permission bits of a file or directory in the making.
 pub(crate) fn with_mode<'b, 'n, 's>(
     builder: &'b mut tempfile::Builder<'n, 's>,

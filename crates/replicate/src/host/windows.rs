@@ -66,6 +66,10 @@ pub(crate) fn set_mode(path: &Path, _mode: u32) -> io::Result<()> {
     fs::metadata(path).map(drop)
 }
 
+pub(crate) fn set_file_mode(_file: &File, _mode: u32) -> io::Result<()> {
+    Ok(())
+}
+
 /// New files have the rights of their directory.
 pub(crate) fn with_mode<'b, 'n, 's>(
     builder: &'b mut tempfile::Builder<'n, 's>,

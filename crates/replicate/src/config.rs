@@ -210,10 +210,10 @@ impl Values<'_> {
 
     fn path(&self, of: Option<&Spanned<String>>) -> Result<Option<PathBuf>> {
         self.parsed(of, |text| match text.strip_prefix("~/") {
-            Some(rest) => Ok(PathBuf::from(
-                environment::variable(host::HOME).with_context(|| format!("{} is not set", host::HOME))?,
-            )
-            .join(rest)),
+            Some(rest) => {
+                let home = environment::variable(host::HOME).with_context(|| format!("{} is not set", host::HOME))?;
+                Ok(PathBuf::from(home).join(rest))
+            }
             None => std::path::absolute(text).with_context(|| format!("cannot find {text}")),
         })
     }

@@ -1,9 +1,8 @@
 //! POSIX: signals are passed on to the application.
 
-use super::Ending;
+use super::{Ending, spawn};
 use anyhow::{Context, Result, ensure};
 use onewrite_replicate::local::locked;
-use onewrite_replicate::report::{Level, say};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitId, WaitIdOptions, getrlimit, kill_process, setrlimit, waitid,
 };
@@ -11,7 +10,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::io::{IsTerminal, stdin};
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ExitStatus};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -71,13 +70,11 @@ impl Application {
     }
 
     pub fn start(&self, words: &[String]) -> Result<()> {
-        let (program, args) = words.split_first().context("exec names no program")?;
         let mut running = locked(&self.pid);
-        let mut child = Command::new(program).args(args).spawn().with_context(|| format!("cannot run {program}"))?;
+        let mut child = spawn(words)?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         *running = pid;
         drop(running);
-        say(Level::Info, "runs", &[("pid", child.id().into())], &format!("{program} runs, as process {}", child.id()));
         let tell = self.tell.clone().context("signals are not heard")?;
         let number = self.pid.clone();
         ensure!(pid.is_some(), "the application has no number");

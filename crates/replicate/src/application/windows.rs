@@ -1,10 +1,9 @@
 //! Windows: the console tells both processes of Ctrl-C.
 
-use super::{Ending, hear_alone};
+use super::{Ending, spawn, tell_of_signals};
 use anyhow::{Context, Result};
 use onewrite_replicate::ending::end_at_signals;
-use onewrite_replicate::report::{Level, say};
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -27,16 +26,13 @@ impl Application {
     pub fn hear(&mut self) -> Result<Receiver<Ending>> {
         let (tell, told) = channel();
         end_at_signals()?;
-        let (alone, to_end) = (hear_alone(), tell.clone());
-        thread::spawn(move || alone.into_iter().try_for_each(|ending| to_end.send(ending)));
+        tell_of_signals(tell.clone());
         self.tell = Some(tell);
         Ok(told)
     }
 
     pub fn start(&self, words: &[String]) -> Result<()> {
-        let (program, args) = words.split_first().context("exec names no program")?;
-        let mut child = Command::new(program).args(args).spawn().with_context(|| format!("cannot run {program}"))?;
-        say(Level::Info, "runs", &[("pid", child.id().into())], &format!("{program} runs, as process {}", child.id()));
+        let mut child = spawn(words)?;
         let tell = self.tell.clone().context("signals are not heard")?;
         thread::spawn(move || {
             if let Ok(status) = child.wait() {

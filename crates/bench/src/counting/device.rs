@@ -71,7 +71,7 @@ pub struct Queue {
     pub rotational: Option<bool>,
 }
 
-/// What counts the writes of a section.
+/// The counter of a section's writes.
 #[derive(Clone, Debug)]
 pub enum WriteCounter {
     Device(Device),

@@ -116,14 +116,16 @@ const MODES: [(&str, &str, i64); 5] = [
 /// onewrite's presets; `log-live` reads while the process has the database marked.
 const PRESETS: [&str; 7] = ["log", "log-normal", "log-live", "wal-opt", "dash", "off", "off-opt"];
 
-/// Whether this system exchanges two names, which the scheme `dash` needs.
-pub const EXCHANGES_NAMES: bool =
-    cfg!(target_vendor = "apple") || cfg!(all(target_os = "linux", not(feature = "portable")));
+/// Whether this system has what the preset needs: `dash` exchanges two names.
+pub fn can_be_had(preset: &str) -> bool {
+    let exchanges_names = cfg!(target_vendor = "apple") || cfg!(all(target_os = "linux", not(feature = "portable")));
+    exchanges_names || preset != "dash"
+}
 
 /// Every engine of this program, in the order of the table.
 pub fn all() -> Vec<BenchEngine> {
     let mut all: Vec<BenchEngine> = MODES.iter().map(|(preset, mode, level)| stock(preset, mode, *level)).collect();
-    all.extend(PRESETS.into_iter().filter(|preset| EXCHANGES_NAMES || *preset != "dash").map(onewrite));
+    all.extend(PRESETS.into_iter().filter(|preset| can_be_had(preset)).map(onewrite));
     all.push(alone("lmdb", EngineKind::Store(KeyValueStore::Lmdb), false));
     all.push(alone("redb", EngineKind::Store(KeyValueStore::Redb), false));
     all.push(alone("floor", EngineKind::Floor, true));

@@ -388,16 +388,18 @@ pub fn run(mut job: Job) -> Result<RunOutcome> {
     let dirs: Vec<&Path> = elsewhere.iter().map(|d| d.as_ref().map_or(temporary.path(), |d| d.path())).collect();
     let mount = Mount::of(temporary.path());
     let device = Device::under(temporary.path(), mount.as_ref());
-    let counters: Vec<Option<WriteCounter>> = dirs.iter().map(|dir| WriteCounter::of(dir)).collect();
+    let counter = WriteCounter::of(temporary.path());
+    let counter_of = |own: &Option<tempfile::TempDir>| match own {
+        Some(own) => WriteCounter::of(own.path()),
+        None => counter.clone(),
+    };
+    let counters: Vec<Option<WriteCounter>> = elsewhere.iter().map(counter_of).collect();
     if let Err(e) = &device {
-        notes.push(match counters.first() {
-            Some(Some(_)) => {
-                format!(
-                    "block writes and flushes are n/a, and KiB are those that this process asked the system for: {e}"
-                )
-            }
-            _ => format!("block writes, KiB and flushes are n/a: {e}"),
-        });
+        let what = match counter {
+            Some(_) => "block writes and flushes are n/a, and KiB are those that this process asked the system for",
+            None => "block writes, KiB and flushes are n/a",
+        };
+        notes.push(format!("{what}: {e}"));
     }
     if cfg!(debug_assertions) {
         notes.push("this is a debug build; measure with `cargo run --release`".to_owned());

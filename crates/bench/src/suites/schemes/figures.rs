@@ -3,7 +3,7 @@
 use super::engine::{SchemeEngine, preset, truncate, wal, wal_every, with};
 use super::load::{Load, Operation};
 use super::recovery::CrashedTransaction;
-use crate::engines::EXCHANGES_NAMES;
+use crate::engines::can_be_had;
 
 /// The work of one cell of a figure.
 #[derive(Clone, Debug)]
@@ -143,13 +143,8 @@ fn doubleheader() -> Vec<SchemeEngine> {
         wal(),
         preset("log"),
     ];
-    all.retain(can_be_had);
+    all.retain(|engine| can_be_had(&engine.name));
     all
-}
-
-/// No scheme `dash` where the system exchanges no names.
-fn can_be_had(engine: &SchemeEngine) -> bool {
-    EXCHANGES_NAMES || engine.name != "dash"
 }
 
 fn volumes(size: FigureSize) -> Figure {
@@ -310,7 +305,7 @@ fn recovery_by_pages(size: FigureSize) -> Figure {
         let work = CellWork::Recovery(CrashedTransaction { rows: 1200, before, inserts });
         let cell = |engine| FigureCell { engine, at: inserts.to_string(), work: work.clone() };
         let engines = [preset("dhl-cc"), preset("mvbt-opt"), preset("dash"), wal(), preset("log")];
-        cells.extend(engines.into_iter().filter(can_be_had).map(cell));
+        cells.extend(engines.into_iter().filter(|engine| can_be_had(&engine.name)).map(cell));
     }
     Figure {
         name: "dhl-11",

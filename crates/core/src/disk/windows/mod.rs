@@ -138,12 +138,10 @@ pub fn clock() -> Duration {
 
 /// In ticks of 10 ms, so that the looks that hold until the next tick cost a commit nothing.
 pub fn clock_rough() -> Duration {
-    let now = clock();
-    let since = Duration::from_nanos((now.as_nanos() % TICK.as_nanos()) as u64);
-    now.saturating_sub(since)
+    Duration::from_millis(clock().as_millis() as u64 / TICK_MS * TICK_MS)
 }
 
-const TICK: Duration = Duration::from_millis(10);
+const TICK_MS: u64 = 10;
 
 /// Tells threads that live apart. As a process ends, its last thread has lost what Rust's standard
 /// library knows of it.

@@ -245,16 +245,7 @@ impl Connection {
             Phase::Aside(_) => return Err(busy_aside()),
             _ if !inner.snapshots.is_empty() => {}
             _ => {
-                let mut deadline = None;
-                while !db.lock_shared(&mut inner)? {
-                    if self.is_over(&mut deadline) {
-                        return Err(Error::Busy(format!(
-                            "another process is writing the database without onewrite{}",
-                            locks::by_owner(&*db.home)
-                        )));
-                    }
-                    std::thread::sleep(Duration::from_micros(200));
-                }
+                self.lock_home(&mut inner)?;
                 let looked = self.look(&db, &mut writer, &mut inner);
                 if inner.phase == Phase::Unmarked && looked.is_err() {
                     locks::none(&*db.home)?;
@@ -262,6 +253,9 @@ impl Connection {
                 looked?;
                 if self.is_aside() {
                     return Ok(());
+                }
+                if inner.phase == Phase::Unmarked {
+                    db.mappings.begin();
                 }
                 self.habit.has_pinned = true;
                 if is_undecided(&inner) && self.waits_for_decision(&inner) {
@@ -278,6 +272,23 @@ impl Connection {
         drop(inner);
         drop(writer);
         self.pin_patiently()
+    }
+
+    /// SHARED, for a look at home.
+    fn lock_home(&self, inner: &mut DatabaseState) -> Result<()> {
+        let db = &self.db;
+        db.mappings.end();
+        let mut deadline = None;
+        while !db.lock_shared(inner)? {
+            if self.is_over(&mut deadline) {
+                return Err(Error::Busy(format!(
+                    "another process is writing the database without onewrite{}",
+                    locks::by_owner(&*db.home)
+                )));
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(())
     }
 
     /// The shipper does not, but where the database is a replica and it follows.

@@ -17,6 +17,7 @@ mod commit_tests;
 mod concurrent;
 mod engine;
 mod exclusive;
+mod fetch;
 mod forward;
 mod journal_file;
 mod lock;
@@ -111,6 +112,7 @@ pub struct Connection {
     closed: bool,
     ahead: ReadAhead,
     cache: cache::CacheVersion,
+    mapped: fetch::MappedHome,
 }
 
 impl Connection {
@@ -143,6 +145,7 @@ impl Connection {
             closed: false,
             ahead: ReadAhead::default(),
             cache: cache::CacheVersion::default(),
+            mapped: fetch::MappedHome::default(),
         }
     }
 

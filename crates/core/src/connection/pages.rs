@@ -129,7 +129,7 @@ impl Connection {
         self.cache.changed(snapshot, &self.db.table.read())
     }
 
-    fn may_show_too_much(&self) -> bool {
+    pub(super) fn may_show_too_much(&self) -> bool {
         let doubtless = self.place == WriterTurn::Tentative { doubtless: true };
         let unsettled = || self.role.pinned().is_some_and(|reader| reader.unsettled);
         (doubtless || unsettled()) && self.role.txn().is_none()

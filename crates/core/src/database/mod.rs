@@ -17,6 +17,7 @@
 pub mod decide;
 pub mod follow;
 pub mod identity;
+pub mod mapped;
 pub mod names;
 pub mod pace;
 pub mod pin;
@@ -286,6 +287,7 @@ pub struct Database {
     pub(crate) epoch: AtomicU64,
     /// `PRAGMA synchronous=EXTRA`.
     pub(crate) flushes_close: AtomicBool,
+    pub(crate) mappings: mapped::Mappings,
     pub(crate) inner: StateLock,
     has_failed: Arc<AtomicBool>,
     /// The connection that lets no other begin to read; 0: none. Changed under `inner`.
@@ -348,6 +350,7 @@ impl Database {
             queue: WriterQueue::default(),
             table: RwLock::default(),
             epoch: AtomicU64::new(0),
+            mappings: mapped::Mappings::default(),
             flushes_close: AtomicBool::new(false),
             wipes_log: AtomicBool::new(false),
             psow: AtomicBool::new(options.psow),

@@ -85,6 +85,7 @@ impl Database {
             }
         }
         if inner.phase == Phase::Unmarked && inner.snapshots.is_empty() {
+            self.mappings.end();
             crate::disk::locks::none(&*self.home)?;
         }
         Ok(())

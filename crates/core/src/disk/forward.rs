@@ -177,6 +177,12 @@ macro_rules! forward_disk_file {
     (@ atomic_unit_bytes $this:ident $to:expr) => {
         fn atomic_unit_bytes(&self) -> u32 { let $this = self; $to.atomic_unit_bytes() }
     };
+    (@ map $this:ident $to:expr) => {
+        fn map(&self, bytes: u64) -> std::io::Result<Option<$crate::disk::mapped::MappedFile>> {
+            let $this = self;
+            $to.map(bytes)
+        }
+    };
     (@ shared_words $this:ident $to:expr) => {
         fn shared_words(
             &self,

@@ -26,6 +26,7 @@ mod host;
 pub(crate) mod image_file;
 pub(crate) mod locks;
 pub mod look;
+pub mod mapped;
 #[cfg(not(all(target_os = "linux", not(feature = "portable"))))]
 mod nap;
 pub mod processes;
@@ -46,6 +47,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::base::error::IoContext;
+use mapped::MappedFile;
 use processes::ProcessTag;
 use shared::SharedWords;
 
@@ -294,6 +296,12 @@ pub trait DiskFile: Send + Sync {
     fn shared_words(&self, blocks: usize) -> io::Result<Arc<SharedWords>> {
         let _is_unsupported = blocks;
         Err(io::ErrorKind::Unsupported.into())
+    }
+    /// The first `bytes` in this process's memory, not more than the file has; `None` where
+    /// unsupported.
+    fn map(&self, bytes: u64) -> io::Result<Option<MappedFile>> {
+        let _is_unsupported = bytes;
+        Ok(None)
     }
 }
 

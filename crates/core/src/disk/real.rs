@@ -19,6 +19,7 @@ use rustix::io::{Errno, retry_on_intr};
 
 use super::common::{self, ATOMIC_UNIT_BYTES_MIN, directory_of};
 use super::forked::ForkSafeFile;
+use super::mapped::MappedFile;
 use super::processes::ProcessTag;
 use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
 use super::{host, look};
@@ -478,6 +479,10 @@ impl DiskFile for RealFile {
         }
         let words = Arc::new(SharedWords::map(&self.file, blocks)?);
         Ok(self.words.get_or_init(|| words).clone())
+    }
+
+    fn map(&self, bytes: u64) -> io::Result<Option<MappedFile>> {
+        MappedFile::of(&self.file, bytes)
     }
 
     fn atomic_unit_bytes(&self) -> u32 {

@@ -113,6 +113,7 @@ impl Database {
     /// Order (invariant I3): log created, synced with its directory → slot, flushed → mark,
     /// flushed. `lost`: the session that continues with the new log, all in home.
     pub(super) fn place_mark(&self, inner: &mut DatabaseState, lost: Option<&LiveDatabase>) -> Result<LiveDatabase> {
+        self.mappings.end();
         // No program will open this file again, and its name is another file's.
         let unlinked = self.home.is_unlinked().context(|| self.what("cannot look at"))?;
         if !unlinked {

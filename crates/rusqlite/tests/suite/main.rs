@@ -13,6 +13,8 @@ mod formats;
 mod found;
 mod living;
 mod lost;
+#[cfg(target_os = "linux")]
+mod mapped;
 #[cfg(unix)]
 mod memory;
 mod processes;

@@ -27,11 +27,10 @@ pub(crate) struct OpenFile {
 /// Bytes of one sector: the smallest SQLite knows, so that a journal header takes no more.
 pub(crate) const SECTOR_BYTES: c_int = 512;
 
-/// Methods of a main database. Version 2: the shared-memory methods forward in WAL mode, and SQLite
-/// enters WAL mode only where they exist. No version 3: mapped pages would bypass overlay and
-/// snapshot.
+/// Methods of a main database. The shared-memory methods forward in WAL mode, and SQLite enters WAL
+/// mode only where they exist.
 static MAIN_METHODS: IoMethods = IoMethods {
-    version: 2,
+    version: 3,
     close: Some(main_close),
     read: Some(main_read),
     write: Some(main_write),
@@ -48,8 +47,8 @@ static MAIN_METHODS: IoMethods = IoMethods {
     shm_lock: Some(shm_lock),
     shm_barrier: Some(shm_barrier),
     shm_unmap: Some(shm_unmap),
-    fetch: None,
-    unfetch: None,
+    fetch: Some(main_fetch),
+    unfetch: Some(main_unfetch),
 };
 
 /// Methods of a virtual journal.
@@ -265,6 +264,29 @@ unsafe extern "C" fn shm_unmap(file: *mut File, delete: c_int) -> c_int {
     // SAFETY: see above.
     let main = unsafe { main_of(file) };
     main.call(code::IOERR_SHMMAP, |state| Ok(state.base()?.shm_unmap(delete)))
+}
+
+unsafe extern "C" fn main_fetch(file: *mut File, offset: i64, amount: c_int, answer: *mut *mut c_void) -> c_int {
+    // SAFETY: see above.
+    let main = unsafe { main_of(file) };
+    // SAFETY: see above. Null: SQLite reads the page.
+    unsafe { answer.write(std::ptr::null_mut()) };
+    main.call(code::IOERR_MMAP, |state| {
+        let (rc, at) = state.fetch(offset, amount)?;
+        // SAFETY: see above.
+        unsafe { answer.write(at) };
+        Ok(rc)
+    })
+}
+
+unsafe extern "C" fn main_unfetch(file: *mut File, offset: i64, page: *mut c_void) -> c_int {
+    // SAFETY: see above.
+    let main = unsafe { main_of(file) };
+    if main.is_carried() {
+        // It is the parent's, and no page comes from there again.
+        return code::OK;
+    }
+    main.call(code::IOERR_MMAP, |state| Ok(state.unfetch(offset, page)))
 }
 
 /// The result of a call of the journal with which SQLite rolls back: its pager drops the pages of

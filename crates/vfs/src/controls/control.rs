@@ -208,13 +208,6 @@ unsafe fn answer_pragma(state: &mut MainFileState, args: *mut *mut c_char) -> Ou
         }
         return Ok(code::NOTFOUND);
     }
-    if name == "mmap_size" {
-        // SQLite tells the files of a VFS alone that maps pages.
-        if let Some(limit) = value.as_deref().and_then(number) {
-            state.limit_mmap(limit.max(0));
-        }
-        return Ok(code::NOTFOUND);
-    }
     if matches!(name.as_str(), "page_count" | "freelist_count") {
         if let Some(conn) = state.connection() {
             conn.note_size_asked();
@@ -231,14 +224,6 @@ unsafe fn answer_pragma(state: &mut MainFileState, args: *mut *mut c_char) -> Ou
     };
     // SAFETY: as promised by the caller.
     unsafe { respond(state, args, answer) }
-}
-
-/// As SQLite reads it, decimal or hexadecimal.
-fn number(value: &str) -> Option<i64> {
-    match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
-        Some(digits) => i64::from_str_radix(digits, 16).ok(),
-        None => value.parse().ok(),
-    }
 }
 
 /// # Safety

@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ pub(crate) struct MainFileState {
     immutable: bool,
     /// Set by `SQLITE_FCNTL_POWERSAFE_OVERWRITE`.
     psow: Option<bool>,
-    /// The answer to `PRAGMA mmap_size`: a limit, and no page is mapped (there is no xFetch).
+    /// `PRAGMA mmap_size`: so many of the first bytes may be mapped.
     pub(crate) mmap_limit: i64,
     /// Device and inode of the file when it was opened.
     pub(super) identity: Option<(u64, u64)>,
@@ -221,7 +221,8 @@ impl MainFileState {
                 return Err(Fault::Own(code::CANTOPEN, message.to_owned()));
             }
             // SAFETY: the name lives until `xClose`, which drops this file.
-            let (file, _) = unsafe { BaseFile::open(self.host.base, self.name.0, self.flags)? };
+            let (mut file, _) = unsafe { BaseFile::open(self.host.base, self.name.0, self.flags)? };
+            file.limit_mmap(self.mmap_limit);
             self.base = Some(file);
         }
         match &mut self.base {
@@ -444,7 +445,40 @@ impl MainFileState {
     pub(crate) fn limit_mmap(&mut self, bytes: i64) {
         if bytes >= 0 {
             self.mmap_limit = bytes.min(0x7fff_0000);
+            if self.mmap_limit == 0
+                && let Some(conn) = &mut self.conn
+            {
+                conn.unmap();
+            }
+            if let Some(base) = &mut self.base {
+                base.limit_mmap(self.mmap_limit);
+            }
         }
+    }
+
+    /// `xFetch`: where a page is in memory; null: SQLite reads it.
+    pub(crate) fn fetch(&mut self, offset: i64, amount: c_int) -> Outcome<(c_int, *mut c_void)> {
+        let limit = u64::try_from(self.mmap_limit).unwrap_or(0);
+        let offset_there = offset_from(offset, code::IOERR_MMAP)?;
+        match self.engine() {
+            Some(conn) => {
+                let at = conn.fetch(offset_there, usize::try_from(amount).unwrap_or(0), limit);
+                Ok((code::OK, at.map_or(std::ptr::null_mut(), |at| at.cast_mut().cast())))
+            }
+            None => Ok(self.forward()?.fetch(offset, amount)),
+        }
+    }
+
+    /// `xUnfetch`; null: nothing needs to be mapped any more.
+    pub(crate) fn unfetch(&mut self, offset: i64, page: *mut c_void) -> c_int {
+        if let (Some(conn), Ok(offset)) = (&mut self.conn, u64::try_from(offset)) {
+            if page.is_null() {
+                conn.unmap();
+            } else if conn.unfetch(offset) {
+                return code::OK;
+            }
+        }
+        self.base.as_mut().map_or(code::OK, |base| base.unfetch(offset, page))
     }
 
     /// Whether the name leads to another file than the one that was opened. In WAL mode, where a

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io;
 
 use super::fault::{Fault, Outcome};
-use crate::sqlite::ffi::{File, IoMethods, Vfs, code};
+use crate::sqlite::ffi::{File, IoMethods, Vfs, code, fcntl};
 
 /// A registered VFS that is not ours.
 #[derive(Clone, Copy)]
@@ -219,6 +219,33 @@ impl BaseFile {
     pub(crate) fn shm_unmap(&mut self, delete: c_int) -> c_int {
         // SAFETY: the file is open.
         self.shm_methods().and_then(|m| m.shm_unmap).map_or(code::OK, |f| unsafe { f(self.as_ptr(), delete) })
+    }
+
+    /// Methods of version 3, where the base has them.
+    fn mapping_methods(&mut self) -> Option<&'static IoMethods> {
+        self.methods().filter(|m| m.version >= 3)
+    }
+
+    /// `xFetch`: its result, and null where the page has to be read.
+    pub(crate) fn fetch(&mut self, offset: i64, len: c_int) -> (c_int, *mut c_void) {
+        let mut at = std::ptr::null_mut();
+        let Some(f) = self.mapping_methods().and_then(|m| m.fetch) else { return (code::OK, at) };
+        // SAFETY: the file is open, and `at` lives across the call.
+        let rc = unsafe { f(self.as_ptr(), offset, len, &raw mut at) };
+        (rc, at)
+    }
+
+    /// `xUnfetch`; null: the file need not be mapped any more.
+    pub(crate) fn unfetch(&mut self, offset: i64, page: *mut c_void) -> c_int {
+        let Some(f) = self.mapping_methods().and_then(|m| m.unfetch) else { return code::OK };
+        // SAFETY: the file is open; SQLite gives back a page that `fetch` gave.
+        unsafe { f(self.as_ptr(), offset, page) }
+    }
+
+    /// `SQLITE_FCNTL_MMAP_SIZE`.
+    pub(crate) fn limit_mmap(&mut self, mut bytes: i64) {
+        // SAFETY: the argument of this control is an sqlite3_int64.
+        unsafe { self.control(fcntl::MMAP_SIZE, (&raw mut bytes).cast()) };
     }
 
     /// Closes, with the base's result code.

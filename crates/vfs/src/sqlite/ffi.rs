@@ -183,6 +183,7 @@ pub mod code {
     pub const IOERR_CLOSE: c_int = IOERR | (16 << 8);
     pub const IOERR_SHMLOCK: c_int = IOERR | (20 << 8);
     pub const IOERR_SHMMAP: c_int = IOERR | (21 << 8);
+    pub const IOERR_MMAP: c_int = IOERR | (24 << 8);
     pub const IOERR_DELETE_NOENT: c_int = IOERR | (23 << 8);
 }
 

@@ -413,7 +413,7 @@ fn only_powersafe_overwrite_and_small_sectors_are_claimed() {
         // SAFETY: as above.
         let (claimed, sector) =
             unsafe { (methods.xDeviceCharacteristics.unwrap()(file), methods.xSectorSize.unwrap()(file)) };
-        assert_eq!((claimed, sector, methods.iVersion), (expected, 512, 2));
+        assert_eq!((claimed, sector, methods.iVersion), (expected, 512, 3));
     }
 }
 

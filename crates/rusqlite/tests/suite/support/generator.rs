@@ -370,6 +370,7 @@ impl Generator {
             8 => format!("PRAGMA incremental_vacuum({})", n % 30),
             9 => format!("PRAGMA temp_store={}", n % 3),
             10 => format!("PRAGMA cell_size_check={}", n % 2),
+            11 if n % 4 < 3 => format!("PRAGMA mmap_size={}", [0, 100_000, 1_000_000_000][(n % 4) as usize]),
             _ => "PRAGMA shrink_memory".into(),
         }
     }

@@ -1,0 +1,73 @@
+//! xFetch: pages in mapped memory, where home rests.
+
+use std::sync::Arc;
+
+use super::Connection;
+use super::role::{ReadTransaction, Role};
+use crate::base::types::PageNo;
+use crate::database::Database;
+use crate::database::mapped::Mapping;
+use crate::sqlite_format::home::{FileKind, State};
+
+#[derive(Default)]
+pub(super) struct MappedHome {
+    /// `PRAGMA mmap_size`, in bytes.
+    limit: u64,
+    mapping: Option<Arc<Mapping>>,
+    /// It has the length of home in this state.
+    of: Option<Arc<State>>,
+}
+
+impl MappedHome {
+    fn mapping(&mut self, db: &Database, state: &Arc<State>) -> Option<&Arc<Mapping>> {
+        if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, state)) {
+            let bytes = db.home.len().ok()?.min(self.limit);
+            if self.mapping.as_ref().map_or(0, |mapping| mapping.bytes()) != bytes {
+                if self.mapping.as_ref().is_some_and(|mapping| mapping.is_in_use()) {
+                    return None;
+                }
+                self.mapping = db.mappings.map(&*db.home, bytes);
+            }
+            self.of = Some(state.clone());
+        }
+        self.mapping.as_ref()
+    }
+}
+
+impl Connection {
+    /// xFetch: where a page is in memory, until [`Connection::unfetch`]; nothing writes there
+    /// meanwhile. `None`: it has to be read. The file's first `limit` bytes may be mapped.
+    pub fn fetch(&mut self, offset: u64, len: usize, limit: u64) -> Option<*const u8> {
+        if limit == 0 || self.may_show_too_much() {
+            return None;
+        }
+        if self.mapped.limit != limit {
+            (self.mapped.limit, self.mapped.of) = (limit, None);
+        }
+        let Role::Reader(ReadTransaction { state, looked: None, .. }) = &self.role else { return None };
+        let size = u64::from(state.page_bytes);
+        // Page 1 is made from the state.
+        let is_page = len as u64 == size && offset > 0 && offset.is_multiple_of(size);
+        if !is_page || state.kind != FileKind::Database || offset.saturating_add(size) > state.bytes() {
+            return None;
+        }
+        let page = PageNo(u32::try_from(offset / size + 1).ok()?);
+        let mapping = self.mapped.mapping(&self.db, state)?;
+        let at = self.db.mappings.fetch(mapping, offset, len)?;
+        self.habit.has_read = true;
+        self.cache.note(page, false);
+        Some(at)
+    }
+
+    /// xUnfetch. False if it is no page that [`Connection::fetch`] gave.
+    pub fn unfetch(&mut self, offset: u64) -> bool {
+        self.mapped.mapping.as_ref().is_some_and(|mapping| mapping.give_back(offset))
+    }
+
+    /// What is mapped is given up, if SQLite holds no page.
+    pub fn unmap(&mut self) {
+        if self.mapped.mapping.as_ref().is_some_and(|mapping| !mapping.is_in_use()) {
+            (self.mapped.mapping, self.mapped.of) = (None, None);
+        }
+    }
+}

@@ -3,7 +3,6 @@
 //! Each has a directory of its own for its output and its copy, which another process judges.
 
 use std::fs::{self, File};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
@@ -12,7 +11,7 @@ use fastrand::Rng;
 
 use crate::session::What;
 
-const NAME: &str = "onewrite";
+const NAME: &str = if cfg!(windows) { "onewrite.exe" } else { "onewrite" };
 /// onewrite's messages after `onewrite research convert` replaced the open file: the new file is in
 /// use already, or not.
 const MOVED: [&str; 2] =
@@ -146,14 +145,15 @@ impl Run {
         command.spawn().with_context(|| format!("cannot start {}", program.display()))
     }
 
-    /// How the command ended, with its errors or else its output.
+    /// How the command ended, which this campaign may have `killed`, with its errors or else its
+    /// output.
     ///
     /// # Errors
     ///
     /// An answer that no state of the database explains.
-    pub fn judge(&self, status: ExitStatus) -> Result<(Ended, String)> {
+    pub fn judge(&self, status: ExitStatus, killed: bool) -> Result<(Ended, String)> {
         let errors = String::from_utf8_lossy(&fs::read(self.errors())?).into_owned();
-        if status.signal() == Some(9) {
+        if killed {
             return Ok((Ended::Killed, errors));
         }
         let text = if self.task == Task::Dump {
@@ -229,16 +229,20 @@ impl Totals {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
+    use crate::host::was_killed;
 
     fn judged(task: Task, wait_status: i32, printed: &str, errors: &str) -> Result<Ended> {
         let dir = tempfile::tempdir()?;
         let run = Run::new(task, 7, dir.path())?;
         fs::write(run.printed(), printed)?;
         fs::write(run.errors(), errors)?;
-        Ok(run.judge(ExitStatus::from_raw(wait_status))?.0)
+        let status = ExitStatus::from_raw(wait_status);
+        Ok(run.judge(status, was_killed(status, false))?.0)
     }
 
     #[test]

@@ -5,21 +5,17 @@
 //! [`soak`], threads of several processes ([`soaked`]) share one database for minutes, and some
 //! processes die. [`sessions`] starts short processes ([`session`]), stock SQLite's among them, and
 //! [`commands`] of `onewrite`; [`known`] judges their reads. [`histories`] proves the reported
-//! transactions strictly serializable. Windows has the campaign and the histories.
+//! transactions strictly serializable. Windows has no soak.
 
 mod campaign;
 mod check;
-#[cfg(unix)]
 mod commands;
 mod connect;
 mod histories;
 mod host;
-#[cfg(unix)]
 mod known;
 mod plan;
-#[cfg(unix)]
 mod session;
-#[cfg(unix)]
 mod sessions;
 #[cfg(unix)]
 mod soak;
@@ -91,7 +87,6 @@ enum Child {
         #[arg(long)]
         writers: u64,
     },
-    #[cfg(unix)]
     /// Start thousands of processes that open one database, write, read, delete or checkpoint, and
     /// end: half of them by SIGKILL within milliseconds. Up to four run at once, and some are stock
     /// SQLite on the same file, which changes journal modes. Readers must find all rows
@@ -99,7 +94,6 @@ enum Child {
     /// at the end stock SQLite must find every page in order. With --commands, some are commands of
     /// `onewrite`: backup, check, convert, dump, inspect, recover. Copies are judged as readers are
     Sessions(sessions::Sessions),
-    #[cfg(unix)]
     /// One process of the sessions
     #[command(hide = true)]
     Session(session::Session),
@@ -142,9 +136,7 @@ fn main() -> ExitCode {
         Some(Child::Soaked { part, writers }) => soaked::run(part, *writers),
         Some(Child::History(client)) => histories::run_client(client),
         Some(Child::Histories(histories)) => return histories::run(histories),
-        #[cfg(unix)]
         Some(Child::Session(session)) => session::run(session),
-        #[cfg(unix)]
         Some(Child::Sessions(sessions)) => return sessions::run(sessions),
         #[cfg(unix)]
         Some(Child::Soak(soak)) => return soak::run(soak),

@@ -139,7 +139,7 @@ impl One<'_> {
     fn open(&self) -> Result<Connection> {
         let path = self.session.at.display();
         let uri = if self.session.stock {
-            format!("file:{path}?vfs=unix")
+            format!("file:{path}?vfs={}", onewrite_rusqlite::STOCK_VFS.to_string_lossy())
         } else {
             onewrite_rusqlite::register().map_err(|e| anyhow::anyhow!("register: {}", e.message))?;
             let mode = if self.session.what == What::ReadOnly { "&mode=ro" } else { "" };

@@ -7,7 +7,6 @@ mod with_commands;
 use std::collections::VecDeque;
 use std::fs;
 use std::io::{BufRead, BufReader, PipeWriter, Write};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -21,6 +20,7 @@ use onewrite_rusqlite::STOCK_VFS;
 use rusqlite::{Connection, OpenFlags, ffi};
 
 use crate::commands::{self, Run};
+use crate::host::was_killed;
 use crate::known::{Ids, Known, ROWS_MAX};
 use crate::plan;
 use crate::session::{Session, What};
@@ -534,7 +534,8 @@ impl Campaign<'_> {
     /// `None` if the process has ended.
     fn ended(&mut self, mut one: Running) -> Result<Option<Running>> {
         let number = one.number;
-        let status = if one.dies.is_some_and(|dies| Instant::now() >= dies) {
+        let asked = one.dies.is_some_and(|dies| Instant::now() >= dies);
+        let status = if asked {
             one.child.kill()?;
             one.child.wait()?
         } else if let Some(status) = one.child.try_wait()? {
@@ -546,14 +547,15 @@ impl Campaign<'_> {
             ensure!(!hangs, "session {number} hangs: {}", whereabouts(id));
             return Ok(self.running.pop());
         };
-        self.totals.kills += u64::from(status.signal() == Some(9));
+        let killed = was_killed(status, asked);
+        self.totals.kills += u64::from(killed);
         match one.does {
-            Does::Command(run) => return self.command_ended(number, run, status),
+            Does::Command(run) => return self.command_ended(number, run, status, killed),
             Does::Judge(run) => {
                 self.judged(number, status)?;
                 run.remove()?;
             }
-            Does::Session if status.signal() == Some(9) => self.events.add(&format!("{number} killed")),
+            Does::Session if killed => self.events.add(&format!("{number} killed")),
             Does::Session => self.ended_in_order(number, status)?,
         }
         Ok(None)

@@ -64,9 +64,14 @@ impl Connection {
         self.mapped.mapping.as_ref().is_some_and(|mapping| mapping.give_back(offset))
     }
 
+    /// Whether SQLite holds a page that [`Connection::fetch`] gave.
+    pub fn holds_mapped(&self) -> bool {
+        self.mapped.mapping.as_ref().is_some_and(|mapping| mapping.is_in_use())
+    }
+
     /// What is mapped is given up, if SQLite holds no page.
     pub fn unmap(&mut self) {
-        if self.mapped.mapping.as_ref().is_some_and(|mapping| !mapping.is_in_use()) {
+        if !self.holds_mapped() {
             (self.mapped.mapping, self.mapped.of) = (None, None);
         }
     }

@@ -47,8 +47,14 @@ impl Campaign<'_> {
     }
 
     /// The process that reads the copy, if there is one.
-    pub(super) fn command_ended(&mut self, number: u64, run: Run, status: ExitStatus) -> Result<Option<Running>> {
-        let judged = run.judge(status);
+    pub(super) fn command_ended(
+        &mut self,
+        number: u64,
+        run: Run,
+        status: ExitStatus,
+        killed: bool,
+    ) -> Result<Option<Running>> {
+        let judged = run.judge(status, killed);
         if run.task.renames() {
             self.known.renamed(!matches!(judged, Ok((Ended::Refused, _))));
         }

@@ -441,9 +441,10 @@ impl MainFileState {
         self.psow = Some(on);
     }
 
-    /// Negative leaves it. SQLite's own limit holds, too: `SQLITE_MAX_MMAP_SIZE`.
+    /// Negative leaves it, and so does SQLite while it holds a page. Its own limit holds, too:
+    /// `SQLITE_MAX_MMAP_SIZE`.
     pub(crate) fn limit_mmap(&mut self, bytes: i64) {
-        if bytes >= 0 {
+        if bytes >= 0 && !self.conn.as_ref().is_some_and(Connection::holds_mapped) {
             self.mmap_limit = bytes.min(0x7fff_0000);
             if self.mmap_limit == 0
                 && let Some(conn) = &mut self.conn

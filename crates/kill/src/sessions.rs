@@ -429,7 +429,8 @@ impl Campaign<'_> {
     }
 
     fn spawn(&self, session: &Session) -> Result<Child> {
-        Ok(session.command()?.stdin(Stdio::null()).stdout(self.pipe.try_clone()?).spawn()?)
+        let mut command = session.command()?;
+        command.stdin(Stdio::null()).stdout(self.pipe.try_clone()?).spawn().context("cannot start a session")
     }
 
     fn listen(&mut self, wait: Duration) -> Result<()> {
@@ -536,9 +537,9 @@ impl Campaign<'_> {
         let number = one.number;
         let asked = one.dies.is_some_and(|dies| Instant::now() >= dies);
         let status = if asked {
-            one.child.kill()?;
+            one.child.kill().with_context(|| format!("cannot kill session {number}"))?;
             one.child.wait()?
-        } else if let Some(status) = one.child.try_wait()? {
+        } else if let Some(status) = one.child.try_wait().with_context(|| format!("cannot look at session {number}"))? {
             status
         } else {
             let hangs = one.since.elapsed() > PATIENCE;

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::{explain, open, open_stock};
 use rusqlite::{Connection, ffi};
 
-/// Smaller ones never fail: those without a page in them, as the state of a database (2,072 bytes on
-/// Windows), and most lists.
+/// Smaller ones never fail: those without a page in them, as the state of a database (2,072 bytes
+/// on Windows), and most lists.
 const LARGE_BYTES: usize = 3072;
 
 /// Large allocations that succeed from here on, and how many fail then.

@@ -94,9 +94,8 @@ fn observed(tid: Tid) -> u64 {
     OBSERVED.saturating_add(tid.0)
 }
 
-#[derive(Default)]
 struct Announced {
-    own: [Option<AnnouncedSnapshot>; PINS],
+    own: [AnnouncedSnapshot; PINS],
     others: Vec<AnnouncedSnapshot>,
 }
 
@@ -108,18 +107,32 @@ struct AnnouncedSnapshot {
 }
 
 impl AnnouncedSnapshot {
+    /// For a free cell. In an `Option` its bytes would be unset, and optimised code looks at them.
+    const NONE: AnnouncedSnapshot = AnnouncedSnapshot { tid: Tid(u64::MAX), since: u32::MAX };
+
     fn now(tid: Tid) -> AnnouncedSnapshot {
         AnnouncedSnapshot { tid, since: u32::try_from(system::clock_s()).unwrap_or(u32::MAX) }
     }
 }
 
+impl Default for Announced {
+    fn default() -> Self {
+        Announced { own: [AnnouncedSnapshot::NONE; PINS], others: Vec::new() }
+    }
+}
+
 impl Announced {
+    fn own(&mut self, tid: Tid) -> Option<(usize, &mut AnnouncedSnapshot)> {
+        self.own.iter_mut().enumerate().find(|(_, own)| own.tid == tid)
+    }
+
     fn floor(&self) -> Option<Tid> {
         self.others.iter().map(|pinned| pinned.tid).min()
     }
 
     fn since(&self) -> Option<u32> {
-        self.own.iter().flatten().chain(&self.others).map(|pinned| pinned.since).min()
+        let all = self.own.iter().chain(&self.others).filter(|pinned| pinned.tid != AnnouncedSnapshot::NONE.tid);
+        all.map(|pinned| pinned.since).min()
     }
 }
 
@@ -415,10 +428,8 @@ impl Member {
     pub fn announce_unseen(&self, tid: Tid) {
         let mut announced = self.announced.lock();
         let pinned = AnnouncedSnapshot::now(tid);
-        if let Some(n) = announced.own.iter().position(Option::is_none) {
-            if let Some(own) = announced.own.get_mut(n) {
-                *own = Some(pinned);
-            }
+        if let Some((n, own)) = announced.own(AnnouncedSnapshot::NONE.tid) {
+            *own = pinned;
             self.words.set_pin(self.me, SnapshotCell::Own(n), Some(tid));
         } else {
             announced.others.push(pinned);
@@ -439,10 +450,8 @@ impl Member {
             return self.log.file.unlock(observed(tid), 1).context(what);
         }
         let mut announced = self.announced.lock();
-        if let Some(n) = announced.own.iter().position(|own| own.is_some_and(|own| own.tid == tid)) {
-            if let Some(own) = announced.own.get_mut(n) {
-                *own = None;
-            }
+        if let Some((n, own)) = announced.own(tid) {
+            *own = AnnouncedSnapshot::NONE;
             self.words.set_pin(self.me, SnapshotCell::Own(n), None);
         } else if let Some(at) = announced.others.iter().position(|other| other.tid == tid) {
             announced.others.swap_remove(at);

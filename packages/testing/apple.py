@@ -4,9 +4,8 @@ import re
 import sys
 from pathlib import Path
 
-import lief
+from macho import Wrong, look
 
-SYSTEM = "/usr/lib/libSystem.B.dylib"
 ROOT = Path(__file__).parent.parent.parent
 # Rust exports all functions with a C name, and macOS has no way to take some back.
 OF_RUST = {
@@ -27,10 +26,6 @@ def expected(pattern_file, names):
     return {name for name in names if any(p.match(name) for p in shown) and not any(p.match(name) for p in hidden)}
 
 
-def fail(text):
-    sys.exit(f"packages/apple: {text}")
-
-
 def main(target, oldest, extension, drop_in, command):
     cpu = "ARM64" if target.startswith("aarch64") else "X86_64"
     for path, kind, name, script in (
@@ -38,22 +33,16 @@ def main(target, oldest, extension, drop_in, command):
         (drop_in, "DYLIB", "@rpath/libsqlite3.dylib", "crates/sqlite/build.rs"),
         (command, "EXECUTE", None, None),
     ):
-        binary = lief.MachO.parse(path).at(0)
-        header = binary.header
-        if header.cpu_type.name != cpu or header.file_type.name != kind:
-            fail(f"{path} is a {header.file_type.name} for {header.cpu_type.name}, not a {kind} for {cpu}")
-        version = binary.build_version.minos if binary.has_build_version else binary.version_min.version
-        if version[:2] != [int(part) for part in oldest.split(".")]:
-            fail(f"{path} needs macOS {version}, not {oldest}")
-        libraries = [library.name for library in binary.libraries]
-        if libraries != ([name] if name else []) + [SYSTEM]:
-            fail(f"{path} has the libraries {libraries}")
+        binary = look(path, kind, cpu, "MACOS", oldest, name)
         exports = {symbol.name.removeprefix("_") for symbol in binary.exported_symbols}
         if script:
             wanted = expected(ROOT / script, exports)
             if exports - wanted - OF_RUST or len(wanted) < 5:
-                fail(f"{path} exports {sorted(exports - wanted - OF_RUST)[:20]}, which Linux's does not")
-        print(f"{path}: {kind} for {cpu}, macOS {oldest}, {len(exports)} exports, {', '.join(libraries)}")
+                raise Wrong(f"{path} exports {sorted(exports - wanted - OF_RUST)[:20]}, which Linux's does not")
+        print(f"{path}: {kind} for {cpu}, macOS {oldest}, {len(exports)} exports, {', '.join(library.name for library in binary.libraries)}")
 
 
-main(*sys.argv[1:])
+try:
+    main(*sys.argv[1:])
+except Wrong as why:
+    sys.exit(f"packages/apple: {why}")

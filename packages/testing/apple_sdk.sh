@@ -1,13 +1,10 @@
-# Read by packages/apple and packages/xcframework, which have `fail`, `root` and `targets`: what links for Apple's systems on Linux. LLVM's
+# Read by packages/apple and packages/xcframework, which have `fail` and `root`: what links for Apple's systems on Linux. LLVM's
 # linker comes with Rust, C is compiled by zig (from PyPI), and the system's symbols are those that zig knows of macOS, for iOS as well.
 # Leaves `tools`, and `dir` with a linker, `dir/link`.
 
 sysroot=$(rustc --print sysroot)
 LLD=$(ls "$sysroot"/lib/rustlib/*/bin/gcc-ld/ld64.lld 2>/dev/null | head -1) || true
 [ -n "$LLD" ] || fail 'this Rust toolchain has no ld64.lld: rustup brings it along'
-for target in "${targets[@]}"; do
-    rustup target add "$target" >/dev/null 2>&1 || fail "rustup has no target $target"
-done
 tools=target/packages/apple
 if [ ! -x "$tools/bin/cargo-zigbuild" ]; then
     python3 -m venv "$tools"

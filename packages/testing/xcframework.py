@@ -9,17 +9,12 @@ import shutil
 import sys
 from pathlib import Path
 
-import lief
 from fat_macho import FatWriter
+from macho import Wrong, look
 
 ROOT = Path(__file__).parent.parent.parent
-SYSTEM = "/usr/lib/libSystem.B.dylib"
 #: Platforms as LC_BUILD_VERSION has them.
 PLATFORMS = {"ios": "IOS", "ios-simulator": "IOS_SIMULATOR", "macos": "MACOS"}
-
-
-def fail(text):
-    sys.exit(f"packages/xcframework: {text}")
 
 
 def slice_of(target):
@@ -30,19 +25,13 @@ def slice_of(target):
     return ("ios-simulator" if target.endswith("-sim") or cpu == "x86_64" else "ios"), cpu
 
 
-def look(program, directory, cpu, oldest):
-    binary = lief.MachO.parse(str(program)).at(0)
-    if binary.header.cpu_type.name.lower() != cpu:
-        fail(f"{program} is for {binary.header.cpu_type.name}, not for {cpu}")
-    version = binary.build_version if binary.has_build_version else None
-    if version is None or version.platform.name != PLATFORMS[directory] or version.minos[:2] != [int(part) for part in oldest.split(".")]:
-        fail(f"{program} is not for {PLATFORMS[directory]} {oldest}")
-    libraries = [library.name for library in binary.libraries]
-    if libraries != [SYSTEM]:
-        fail(f"{program} has the libraries {libraries}")
+def look_at(program, directory, cpu, oldest):
+    binary = look(program, "EXECUTE", cpu.upper(), PLATFORMS[directory], oldest)
+    if not binary.has_build_version:
+        raise Wrong(f"{program} does not say for which platform it is")
     defined = {symbol.name for symbol in binary.symbols if symbol.value}
     if "_sqlite3_onewrite_init" not in defined or any(name.startswith("_sqlite3_open") for name in defined):
-        fail(f"{program} has not onewrite, or has a SQLite")
+        raise Wrong(f"{program} has not onewrite, or has a SQLite")
 
 
 def main(work, oldest_ios, oldest_macos, *targets):
@@ -52,7 +41,7 @@ def main(work, oldest_ios, oldest_macos, *targets):
     for target in targets:
         directory, cpu = slice_of(target)
         cpus.setdefault(directory, {})[cpu] = (work / target / "libonewrite.a").read_bytes()
-        look(work / target / "links", directory, cpu, oldest_macos if directory == "macos" else oldest_ios)
+        look_at(work / target / "links", directory, cpu, oldest_macos if directory == "macos" else oldest_ios)
     libraries = []
     for directory, architectures in cpus.items():
         headers = framework / directory / "Headers"
@@ -81,4 +70,7 @@ def main(work, oldest_ios, oldest_macos, *targets):
         print(f"{library['LibraryIdentifier']}: {', '.join(library['SupportedArchitectures'])}")
 
 
-main(*sys.argv[1:])
+try:
+    main(*sys.argv[1:])
+except Wrong as why:
+    sys.exit(f"packages/xcframework: {why}")

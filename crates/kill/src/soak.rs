@@ -4,7 +4,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -17,6 +16,7 @@ use onewrite_core::Repair;
 use onewrite_core::disk::real::RealDisk;
 use rusqlite::Connection;
 
+use crate::host::was_killed;
 use crate::soaked::{self, Part};
 use crate::whereabouts::whereabouts;
 
@@ -178,7 +178,7 @@ impl Running {
         self.child.kill()?;
         let status = self.wait()?;
         let _ = self.listener.join();
-        ensure!(status.success() || status.signal() == Some(9), "a process ended with {status}");
+        ensure!(status.success() || was_killed(status, true), "a process ended with {status}");
         let mut said = said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let writers = self.part.first as usize..(self.part.first + self.part.threads - 1) as usize;
         said.may_be_ahead.get_mut(writers).context("no such writers")?.fill(true);

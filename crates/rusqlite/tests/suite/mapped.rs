@@ -3,17 +3,20 @@
 
 use crate::support;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use support::remote::Remote;
 use support::{one, open, open_stock};
+use tempfile::TempDir;
 
 const ROWS: i64 = 3000;
 
 /// A plain file of some 300 pages.
-fn fill(path: &Path) {
-    let db = open_stock(path);
+fn filled() -> (TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("plain.db");
+    let db = open_stock(&path);
     db.execute_batch(&format!(
         "CREATE TABLE t(k INTEGER PRIMARY KEY, v); CREATE TABLE u(k INTEGER PRIMARY KEY, v);
          WITH RECURSIVE c(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM c WHERE k < {ROWS})
@@ -21,6 +24,7 @@ fn fill(path: &Path) {
          INSERT INTO u SELECT k, v FROM t"
     ))
     .unwrap();
+    (dir, path)
 }
 
 fn mapping(path: &Path, parameters: &str) -> Connection {
@@ -71,9 +75,7 @@ fn overwrite(path: &Path, mut commit: impl FnMut(&str)) {
 
 #[test]
 fn a_plain_file_is_mapped_and_a_live_one_is_read() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("plain.db");
-    fill(&path);
+    let (_dir, path) = filled();
     let db = mapping(&path, "idle=0");
     assert!(!is_mapped(&path));
     read_old_rows(&db, || {
@@ -93,9 +95,7 @@ fn a_plain_file_is_mapped_and_a_live_one_is_read() {
 
 #[test]
 fn a_page_that_a_cursor_holds_stays_while_another_connection_overwrites_home() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("held.db");
-    fill(&path);
+    let (_dir, path) = filled();
     let parameters = "log_size=256k&idle=0";
     let (db, other) = (mapping(&path, parameters), mapping(&path, parameters));
     read_old_rows(&db, || overwrite(&path, |sql| other.execute_batch(sql).unwrap()));
@@ -104,9 +104,7 @@ fn a_page_that_a_cursor_holds_stays_while_another_connection_overwrites_home() {
 
 #[test]
 fn a_page_that_a_cursor_holds_stays_while_another_process_overwrites_home() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("held.db");
-    fill(&path);
+    let (_dir, path) = filled();
     let db = mapping(&path, "log_size=256k&idle=0");
     // The process of the cursor puts the file to use: only then another may write it.
     read_old_rows(&db, || {
@@ -123,9 +121,7 @@ fn a_page_that_a_cursor_holds_stays_while_another_process_overwrites_home() {
 /// Two uses, so that private copies of the first could show in the second.
 #[test]
 fn what_was_kept_is_forgotten_when_the_file_is_plain_again() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("again.db");
-    fill(&path);
+    let (_dir, path) = filled();
     let db = mapping(&path, "log_size=256k&idle=20ms");
     let rests = || {
         while std::fs::read(&path).unwrap()[19] != 1 {
@@ -151,9 +147,7 @@ fn what_was_kept_is_forgotten_when_the_file_is_plain_again() {
 
 #[test]
 fn stock_sqlite_writes_grows_and_shortens_the_file_in_between() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("stock.db");
-    fill(&path);
+    let (_dir, path) = filled();
     let (db, stock) = (mapping(&path, ""), open_stock(&path));
     stock.busy_timeout(std::time::Duration::ZERO).unwrap();
     read_old_rows(&db, || {

@@ -11,19 +11,22 @@ use crate::sqlite_format::home::{FileKind, State};
 
 #[derive(Default)]
 pub(super) struct MappedHome {
-    /// `PRAGMA mmap_size`, in bytes.
-    limit: u64,
     mapping: Option<Arc<Mapping>>,
     /// It has the length of home in this state.
     of: Option<Arc<State>>,
 }
 
 impl MappedHome {
-    fn mapping(&mut self, db: &Database, state: &Arc<State>) -> Option<&Arc<Mapping>> {
+    fn is_in_use(&self) -> bool {
+        self.mapping.as_ref().is_some_and(|mapping| mapping.is_in_use())
+    }
+
+    /// The first `limit` bytes may be mapped.
+    fn mapping(&mut self, db: &Database, state: &Arc<State>, limit: u64) -> Option<&Arc<Mapping>> {
         if !self.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, state)) {
-            let bytes = db.home.len().ok()?.min(self.limit);
+            let bytes = db.home.len().ok()?.min(limit);
             if self.mapping.as_ref().map_or(0, |mapping| mapping.bytes()) != bytes {
-                if self.mapping.as_ref().is_some_and(|mapping| mapping.is_in_use()) {
+                if self.is_in_use() {
                     return None;
                 }
                 self.mapping = db.mappings.map(&*db.home, bytes);
@@ -36,13 +39,11 @@ impl MappedHome {
 
 impl Connection {
     /// xFetch: where a page is in memory, until [`Connection::unfetch`]; nothing writes there
-    /// meanwhile. `None`: it has to be read. The file's first `limit` bytes may be mapped.
+    /// meanwhile. `None`: it has to be read. The file's first `limit` bytes may be mapped; behind
+    /// another limit comes [`Connection::unmap`].
     pub fn fetch(&mut self, offset: u64, len: usize, limit: u64) -> Option<*const u8> {
         if limit == 0 || self.may_show_too_much() {
             return None;
-        }
-        if self.mapped.limit != limit {
-            (self.mapped.limit, self.mapped.of) = (limit, None);
         }
         let Role::Reader(ReadTransaction { state, looked: None, .. }) = &self.role else { return None };
         let size = u64::from(state.page_bytes);
@@ -52,7 +53,7 @@ impl Connection {
             return None;
         }
         let page = PageNo(u32::try_from(offset / size + 1).ok()?);
-        let mapping = self.mapped.mapping(&self.db, state)?;
+        let mapping = self.mapped.mapping(&self.db, state, limit)?;
         let at = self.db.mappings.fetch(mapping, offset, len)?;
         self.habit.has_read = true;
         self.cache.note(page, false);
@@ -66,13 +67,13 @@ impl Connection {
 
     /// Whether SQLite holds a page that [`Connection::fetch`] gave.
     pub fn holds_mapped(&self) -> bool {
-        self.mapped.mapping.as_ref().is_some_and(|mapping| mapping.is_in_use())
+        self.mapped.is_in_use()
     }
 
     /// What is mapped is given up, if SQLite holds no page.
     pub fn unmap(&mut self) {
         if !self.holds_mapped() {
-            (self.mapped.mapping, self.mapped.of) = (None, None);
+            self.mapped = MappedHome::default();
         }
     }
 }

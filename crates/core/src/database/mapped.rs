@@ -88,7 +88,7 @@ impl Mappings {
 
     /// Where SQLite finds the page, until it gives it back. `None`: it has to be read.
     pub fn fetch(&self, mapping: &Mapping, offset: u64, len: usize) -> Option<*const u8> {
-        mapping.memory.at(offset, len + OVERREAD_BYTES)?;
+        let at = mapping.memory.at(offset, len + OVERREAD_BYTES)?;
         let mut fetched = mapping.fetched.lock();
         if !self.rests.load(Ordering::SeqCst) {
             return None;
@@ -101,7 +101,7 @@ impl Mappings {
         }
         fetched.pages.try_reserve(1).ok()?;
         fetched.pages.push((offset, len));
-        mapping.memory.at(offset, len)
+        Some(at)
     }
 }
 

@@ -446,11 +446,7 @@ impl MainFileState {
     pub(crate) fn limit_mmap(&mut self, bytes: i64) {
         if bytes >= 0 && !self.conn.as_ref().is_some_and(Connection::holds_mapped) {
             self.mmap_limit = bytes.min(0x7fff_0000);
-            if self.mmap_limit == 0
-                && let Some(conn) = &mut self.conn
-            {
-                conn.unmap();
-            }
+            self.conn.as_mut().map(Connection::unmap);
             if let Some(base) = &mut self.base {
                 base.limit_mmap(self.mmap_limit);
             }
@@ -460,10 +456,10 @@ impl MainFileState {
     /// `xFetch`: where a page is in memory; null: SQLite reads it.
     pub(crate) fn fetch(&mut self, offset: i64, amount: c_int) -> Outcome<(c_int, *mut c_void)> {
         let limit = u64::try_from(self.mmap_limit).unwrap_or(0);
-        let offset_there = offset_from(offset, code::IOERR_MMAP)?;
         match self.engine() {
             Some(conn) => {
-                let at = conn.fetch(offset_there, usize::try_from(amount).unwrap_or(0), limit);
+                let len = usize::try_from(amount).unwrap_or(0);
+                let at = conn.fetch(offset_from(offset, code::IOERR_MMAP)?, len, limit);
                 Ok((code::OK, at.map_or(std::ptr::null_mut(), |at| at.cast_mut().cast())))
             }
             None => Ok(self.forward()?.fetch(offset, amount)),

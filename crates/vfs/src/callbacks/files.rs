@@ -263,7 +263,7 @@ unsafe extern "C" fn shm_barrier(file: *mut File) {
 unsafe extern "C" fn shm_unmap(file: *mut File, delete: c_int) -> c_int {
     // SAFETY: see above.
     let main = unsafe { main_of(file) };
-    main.call(code::IOERR_SHMMAP, |state| Ok(state.base()?.shm_unmap(delete)))
+    main.call(code::IOERR_SHMMAP, |state| state.shm_unmap(delete))
 }
 
 unsafe extern "C" fn main_fetch(file: *mut File, offset: i64, amount: c_int, answer: *mut *mut c_void) -> c_int {

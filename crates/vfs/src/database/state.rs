@@ -10,7 +10,7 @@ use std::time::Duration;
 use onewrite_core::disk::system::clock_rough;
 use onewrite_core::disk::{FileId, OpenMode, look};
 use onewrite_core::inspect::home::mark;
-use onewrite_core::inspect::layout::home::HEADER_BYTES;
+use onewrite_core::inspect::layout::home::{CHANGE_COUNTER, HEADER_BYTES};
 use onewrite_core::{Connection, LockLevel, Mode};
 
 use super::caller::Caller;
@@ -52,6 +52,8 @@ pub(crate) struct MainFileState {
     psow: Option<bool>,
     /// `PRAGMA mmap_size`: so many of the first bytes may be mapped.
     pub(crate) mmap_limit: i64,
+    /// SQLite closed its WAL, and has not looked since whether its cache is still current.
+    left_wal: bool,
     /// Device and inode of the file when it was opened.
     pub(super) identity: Option<(u64, u64)>,
     /// The next answer of [`MainFileState::has_moved`], if this transaction looked already.
@@ -75,6 +77,9 @@ pub(crate) struct MainFileState {
 /// next tick. A file may lose its name right behind a look as well, and neither mark nor recovery
 /// depends on it (rule LogFoundBySession).
 const NAMED: Duration = Duration::from_millis(1);
+
+/// Bytes from the change counter on by which SQLite knows whether its cache is current.
+const VERSION_BYTES: usize = 16;
 
 /// The error of an open that cannot write and finds a mark.
 pub(crate) const MARKED: &str = "the database is in use through onewrite, or was when its process ended: its newest transactions are in its log, \
@@ -136,6 +141,7 @@ impl MainFileState {
             left: None,
             immutable,
             psow: None,
+            left_wal: false,
             identity,
             moved: None,
             named_at: None,
@@ -249,6 +255,13 @@ impl MainFileState {
         // higher one.
         if let Some(conn) = &mut self.conn {
             conn.hand_over()?;
+        }
+        let in_wal_mode = self.conn.is_some();
+        if in_wal_mode && level > LockLevel::Reserved && self.base_level < LockLevel::Reserved {
+            // On Windows SQLite gives SHARED up while it tries for EXCLUSIVE: without RESERVED, two
+            // that try may lose it (rule ModeUnderLock).
+            check(self.base()?.lock(level_number(LockLevel::Reserved)))?;
+            self.base_level = LockLevel::Reserved;
         }
         if self.base_level < level {
             check(self.base()?.lock(level_number(level)))?;
@@ -378,6 +391,15 @@ impl MainFileState {
     }
 
     pub(crate) fn read(&mut self, buf: &mut [u8], offset: i64) -> Outcome<c_int> {
+        let rc = self.read_at(buf, offset)?;
+        if self.left_wal && (buf.len(), offset) == (VERSION_BYTES, CHANGE_COUNTER as i64) {
+            self.left_wal = false;
+            buf.iter_mut().for_each(|byte| *byte = !*byte);
+        }
+        Ok(rc)
+    }
+
+    fn read_at(&mut self, buf: &mut [u8], offset: i64) -> Outcome<c_int> {
         match self.engine() {
             Some(conn) => {
                 let got = conn.read_at(buf, offset_from(offset, code::IOERR_READ)?)?;
@@ -476,6 +498,13 @@ impl MainFileState {
             }
         }
         self.base.as_mut().map_or(code::OK, |base| base.unfetch(offset, page))
+    }
+
+    /// `xShmUnmap`, which ends a WAL: others' commits to it may have left the change counter as it
+    /// was, by which SQLite knows its cache (rule CacheKnowsItsState).
+    pub(crate) fn shm_unmap(&mut self, delete: c_int) -> Outcome<c_int> {
+        self.left_wal = true;
+        Ok(self.base()?.shm_unmap(delete))
     }
 
     /// Whether the name leads to another file than the one that was opened. In WAL mode, where a

@@ -364,17 +364,19 @@ mod tests {
 
     /// Number of files that a start reads after `count` batches, with merging behind each `every`.
     fn read_after(count: u64, every: u64) -> usize {
+        let put = |all: &mut Vec<Entry>, name| {
+            let entry = Entry { name, time_ms: 10_000_000 - 500, bytes: 100 };
+            all.insert(all.partition_point(|other| *other < entry), entry);
+        };
         let mut all = files(&[(9, 1, 1, 1), (0, 1, 1, 1)]);
+        all.sort_unstable();
         for n in 2..=count {
-            let time_ms = 10_000_000 - 500;
-            all.push(Entry { name: Name { level: 0, min: n, max: n }, time_ms, bytes: 100 });
-            all.sort_unstable();
+            put(&mut all, Name { level: 0, min: n, max: n });
             while n % every == 0
                 && let Some((name, run)) = levels().to_merge(&all, &BTreeSet::new(), &[], 10_000_000)
             {
                 assert_eq!((run.first().unwrap().name.min, run.last().unwrap().name.max), (name.min, name.max));
-                all.push(Entry { name, time_ms, bytes: 100 });
-                all.sort_unstable();
+                put(&mut all, name);
                 for (name, _) in levels().to_remove(&all, n, &[], 10_000_000) {
                     all.retain(|entry| entry.name != name);
                 }

@@ -552,20 +552,22 @@ fn a_seed_makes_one_run() {
 }
 
 /// Except [`Rule::CheckSlot`], which needs merging on another thread, and [`Rule::FirstStays`],
-/// which needs a request that is under way for long: see `fence/model.rs`.
+/// which needs a request that is under way for long: see `fence/model.rs`. The search begins at the
+/// seed that finds it today.
 #[test]
 fn each_rule_is_missed() {
     use Rule::*;
     let of_a_fleet = [
-        (CheckPosition, 0),
-        (Beaten, 0),
+        (CheckPosition, 9),
+        (Beaten, 9),
         (ShutOut, 0),
-        (Ended, 0),
-        (AskBefore, 0),
-        (CreateOnce, 0),
-        (ReplaceIfRead, 0),
+        (Ended, 433),
+        (AskBefore, 18),
+        (CreateOnce, 9),
+        (ReplaceIfRead, 2),
     ];
-    let of_one = [LastIsThere, StandInIsThere, NewestFirst].map(|rule| (rule, 0, alone as fn() -> Told));
+    let of_one = [(LastIsThere, 0), (StandInIsThere, 11), (NewestFirst, 151)]
+        .map(|(rule, from)| (rule, from, alone as fn() -> Told));
     for (rule, from, of) in of_a_fleet.map(|(rule, from)| (rule, from, fleet as fn() -> Told)).into_iter().chain(of_one)
     {
         let found = (from..from + 1000).find(|seed| run(Some(rule), *seed, of).is_none());

@@ -159,6 +159,9 @@ pub mod home {
     pub const RESERVED: usize = 20;
     /// File change counter, u32.
     pub const CHANGE_COUNTER: usize = 24;
+    /// Bytes from [`CHANGE_COUNTER`] on by which SQLite knows whether its cache is current
+    /// (`sqlite3PagerSharedLock`).
+    pub const VERSION_BYTES: usize = 16;
     /// Database size in pages, u32.
     pub const PAGE_COUNT: usize = 28;
     /// Reserved for expansion: session id, u64; unmarked: zeros.

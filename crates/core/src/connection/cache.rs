@@ -14,9 +14,6 @@ use crate::base::types::{PageNo, Tid};
 use crate::pages::table::{PageTable, StateId, state_id};
 use crate::sqlite_format::home::State;
 
-/// Bytes from [`at::CHANGE_COUNTER`] on that SQLite compares.
-pub const VERSION_BYTES: usize = 16;
-
 /// No state is this one.
 const NO_STATE: StateId = (Tid(u64::MAX), 0);
 
@@ -120,7 +117,7 @@ impl CacheVersion {
 
     /// Answers SQLite's check: the counter it remembers if its cache is of `state`, and another one
     /// if it would mistake `state` for that. `empties`: no cache passes it.
-    pub fn answer(&mut self, state: &State, version: &mut [u8; VERSION_BYTES], empties: bool) {
+    pub fn answer(&mut self, state: &State, version: &mut [u8; at::VERSION_BYTES], empties: bool) {
         self.has_looked = true;
         if empties {
             self.cached.empty();
@@ -161,7 +158,7 @@ mod tests {
     }
 
     fn answer(cache: &mut CacheVersion, state: &State) -> u32 {
-        let mut version = [0; VERSION_BYTES];
+        let mut version = [0; at::VERSION_BYTES];
         version[..4].copy_from_slice(&state.change_counter.to_be_bytes());
         cache.answer(state, &mut version, false);
         be_u32(&version, 0).unwrap_or(0)

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 
-use super::cache::VERSION_BYTES;
 use super::role::{ReadTransaction, Role, WriteTransaction, WriterTurn};
 use super::{Connection, LockLevel, concurrent};
 use crate::base::error::{Error, IoContext, Result};
@@ -19,7 +18,7 @@ use crate::sqlite_format::home::{self, FileKind, HomeMark};
 
 /// The bytes by which SQLite checks its cache. Applications see the sizes only by pragmas
 /// ([`Connection::note_size_asked`]).
-const SIZES: std::ops::Range<usize> = at::CHANGE_COUNTER..at::CHANGE_COUNTER + VERSION_BYTES;
+const SIZES: std::ops::Range<usize> = at::CHANGE_COUNTER..at::CHANGE_COUNTER + at::VERSION_BYTES;
 
 /// How much of an invisible state a read may show.
 enum Shows {
@@ -37,7 +36,7 @@ impl Connection {
         // Rule MergeIsSerial.
         let empties = self.role.txn().is_none() && self.looked().is_some();
         match (&read, self.role.snapshot()) {
-            (Ok(n), Some(snapshot)) if *n == VERSION_BYTES && offset == at::CHANGE_COUNTER as u64 => {
+            (Ok(n), Some(snapshot)) if *n == at::VERSION_BYTES && offset == at::CHANGE_COUNTER as u64 => {
                 if let Ok(version) = buf.try_into() {
                     self.cache.answer(snapshot, version, empties);
                 }

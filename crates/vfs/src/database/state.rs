@@ -10,7 +10,7 @@ use std::time::Duration;
 use onewrite_core::disk::system::clock_rough;
 use onewrite_core::disk::{FileId, OpenMode, look};
 use onewrite_core::inspect::home::mark;
-use onewrite_core::inspect::layout::home::{CHANGE_COUNTER, HEADER_BYTES};
+use onewrite_core::inspect::layout::home::{CHANGE_COUNTER, HEADER_BYTES, VERSION_BYTES};
 use onewrite_core::{Connection, LockLevel, Mode};
 
 use super::caller::Caller;
@@ -53,7 +53,7 @@ pub(crate) struct MainFileState {
     /// `PRAGMA mmap_size`: so many of the first bytes may be mapped.
     pub(crate) mmap_limit: i64,
     /// SQLite closed its WAL, and has not looked since whether its cache is still current.
-    left_wal: bool,
+    closed_wal: bool,
     /// Device and inode of the file when it was opened.
     pub(super) identity: Option<(u64, u64)>,
     /// The next answer of [`MainFileState::has_moved`], if this transaction looked already.
@@ -77,9 +77,6 @@ pub(crate) struct MainFileState {
 /// next tick. A file may lose its name right behind a look as well, and neither mark nor recovery
 /// depends on it (rule LogFoundBySession).
 const NAMED: Duration = Duration::from_millis(1);
-
-/// Bytes from the change counter on by which SQLite knows whether its cache is current.
-const VERSION_BYTES: usize = 16;
 
 /// The error of an open that cannot write and finds a mark.
 pub(crate) const MARKED: &str = "the database is in use through onewrite, or was when its process ended: its newest transactions are in its log, \
@@ -141,7 +138,7 @@ impl MainFileState {
             left: None,
             immutable,
             psow: None,
-            left_wal: false,
+            closed_wal: false,
             identity,
             moved: None,
             named_at: None,
@@ -392,8 +389,8 @@ impl MainFileState {
 
     pub(crate) fn read(&mut self, buf: &mut [u8], offset: i64) -> Outcome<c_int> {
         let rc = self.read_at(buf, offset)?;
-        if self.left_wal && (buf.len(), offset) == (VERSION_BYTES, CHANGE_COUNTER as i64) {
-            self.left_wal = false;
+        if self.closed_wal && (buf.len(), offset) == (VERSION_BYTES, CHANGE_COUNTER as i64) {
+            self.closed_wal = false;
             buf.iter_mut().for_each(|byte| *byte = !*byte);
         }
         Ok(rc)
@@ -503,7 +500,7 @@ impl MainFileState {
     /// `xShmUnmap`, which ends a WAL: others' commits to it may have left the change counter as it
     /// was, by which SQLite knows its cache (rule CacheKnowsItsState).
     pub(crate) fn shm_unmap(&mut self, delete: c_int) -> Outcome<c_int> {
-        self.left_wal = true;
+        self.closed_wal = true;
         Ok(self.base()?.shm_unmap(delete))
     }
 

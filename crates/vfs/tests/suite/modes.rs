@@ -214,8 +214,8 @@ fn a_lock_that_was_refused_is_given_back_underneath() {
     assert_eq!(one::<String>(&db, "PRAGMA journal_mode=delete"), "delete");
 }
 
-/// Rule ModeUnderLock: a commit in WAL mode leaves the change counter as it was, and stock SQLite
-/// 3.40.1 and 3.54.1 goes on with its cache behind `PRAGMA journal_mode=delete`.
+/// Rule CacheKnowsItsState: a commit in WAL mode leaves the change counter as it was. Stock SQLite
+/// (3.40.1, 3.54.1) goes on with its cache behind `PRAGMA journal_mode=delete`.
 #[test]
 fn pages_cached_in_wal_mode_are_not_used_behind_it() {
     let dir = setup();

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::{explain, open, open_stock};
 use rusqlite::{Connection, ffi};
 
-/// Smaller ones never fail: those without a page in them, as the state of a database (2,072 bytes
-/// on Windows) and `parking_lot`'s table of up to ten threads that wait (2,048), and most lists.
+/// Smaller ones never fail. They hold no page: most lists, the state of a database (2,072 bytes on
+/// Windows), and `parking_lot`'s table of waiting threads (2,048 bytes for up to ten).
 const LARGE_BYTES: usize = 3072;
 
 /// Large allocations that succeed from here on, and how many fail then.

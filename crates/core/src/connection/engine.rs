@@ -131,25 +131,28 @@ impl Engine {
         find(&self.databases.lock(), id)
     }
 
-    /// Calls `hook` whenever this process attaches to a log: [`Engine::look_after`] is due then.
-    /// Set once; runs with locks held.
+    /// Calls `hook` whenever this process attaches to a log, or begins to keep SHARED:
+    /// [`Engine::look_after`] is due then. Set once; runs with locks held.
     pub fn on_attach(&self, hook: impl Fn() + Send + Sync + 'static) {
         let _ = self.attached.set(Box::new(hook));
     }
 
-    /// Detaches from databases idle for the time of `idle`, or longer where they commit regularly.
-    /// Returns the time to the next look; `None`: this process is attached to none.
+    /// Detaches from databases idle for the time of `idle`, or longer where they commit regularly,
+    /// and gives back SHARED of those at rest that are read no longer. Returns the time to the next
+    /// look; `None`: there is neither.
     pub fn look_after(&self, now: Instant, failed: impl Fn(&Path, &Error)) -> Option<Duration> {
         let _closes_wait = self.looking.lock();
         let databases: Vec<_> = self.databases.lock().values().cloned().collect();
         let look = |db: &Arc<Database>| {
-            db.attached_for()?;
-            if let Err(e) = db.rest_if_quiet(now) {
-                failed(&db.path, &e);
-            }
-            db.attached_for()
+            let told = |e: Error| failed(&db.path, &e);
+            let kept = db.give_up_kept(now).map_err(told).ok().flatten();
+            let attached = db.attached_for().and_then(|_| {
+                db.rest_if_quiet(now).unwrap_or_else(told);
+                db.attached_for()
+            });
+            kept.into_iter().chain(attached.map(|idle| idle / 4)).min()
         };
-        databases.iter().filter_map(look).min().map(|idle| idle / 4)
+        databases.iter().filter_map(look).min()
     }
 
     /// Detaches from all databases without a transaction, as the process ends.

@@ -223,7 +223,10 @@ impl Connection {
                     return self.pin_decided(has_place);
                 }
             }
-            let joins_reader = inner.phase == Phase::Unmarked && !inner.snapshots.is_empty();
+            let joins_reader = inner.phase == Phase::Unmarked && (inner.kept.takes() || !inner.snapshots.is_empty());
+            if joins_reader {
+                self.has_no_wal = inner.is_still_plain();
+            }
             if (inner.phase == Phase::Live && !is_replaced) || joins_reader {
                 match self.pin(&mut inner, has_place) {
                     Err(Error::Busy(_)) => {}
@@ -247,8 +250,8 @@ impl Connection {
             _ => {
                 self.lock_home(&mut inner)?;
                 let looked = self.look(&db, &mut writer, &mut inner);
-                if inner.phase == Phase::Unmarked && looked.is_err() {
-                    locks::none(&*db.home)?;
+                if looked.is_err() {
+                    db.unlock_unused(&mut inner)?;
                 }
                 looked?;
                 if self.is_aside() {
@@ -277,7 +280,7 @@ impl Connection {
     /// SHARED, for a look at home.
     fn lock_home(&self, inner: &mut DatabaseState) -> Result<()> {
         let db = &self.db;
-        db.mappings.end();
+        db.give_kept_back(inner)?;
         let mut deadline = None;
         while !db.lock_shared(inner)? {
             if self.is_over(&mut deadline) {
@@ -784,9 +787,8 @@ impl Connection {
         let reader = self.role.take_reader();
         self.role = Role::Idle;
         match reader {
-            Some(reader) => self.db.unpin(&mut inner, &reader.state),
-            None if inner.phase == Phase::Unmarked && inner.snapshots.is_empty() => locks::none(&*self.db.home),
-            None => Ok(()),
+            Some(reader) => self.db.unpin_reader(&mut inner, &reader.state),
+            None => self.db.unlock_unused(&mut inner),
         }
     }
 

@@ -17,6 +17,7 @@
 pub mod decide;
 pub mod follow;
 pub mod identity;
+pub mod kept;
 pub mod mapped;
 pub mod names;
 pub mod pace;
@@ -35,7 +36,7 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::RwLock;
 
@@ -98,8 +99,7 @@ pub struct DatabaseState {
     pub options: Arc<Options>,
     pub stays_wal: Option<String>,
     pub plain: Option<Plain>,
-    /// When no other process was about to write home without onewrite.
-    pub pending_free_at: Option<Instant>,
+    pub kept: kept::KeptShared,
     pub connections: usize,
     /// One connection was opened to write: a marked file is recovered here.
     pub recovers: bool,
@@ -142,12 +142,13 @@ impl DatabaseState {
 
     /// Whether home, with these first bytes and length, is still plain (rule ModeUnderLock).
     pub fn is_plain(&self, first: &[u8], bytes: u64) -> bool {
-        self.plain.as_ref().is_some_and(|plain| {
-            plain.first == *first
-                && plain.bytes == bytes
-                && Arc::ptr_eq(&plain.state, &self.latest)
-                && Arc::ptr_eq(&self.latest, &self.published)
-        })
+        self.plain.as_ref().is_some_and(|plain| plain.first == *first && plain.bytes == bytes) && self.is_still_plain()
+    }
+
+    /// The same under a lock kept since.
+    pub fn is_still_plain(&self) -> bool {
+        let is_newest = |plain: &Plain| Arc::ptr_eq(&plain.state, &self.latest);
+        self.plain.as_ref().is_some_and(is_newest) && Arc::ptr_eq(&self.latest, &self.published)
     }
 
     /// Adds a state for the next writer, of whichever process, not yet for readers.
@@ -370,7 +371,7 @@ impl Database {
                 options: Arc::new(options),
                 stays_wal: None,
                 plain: None,
-                pending_free_at: None,
+                kept: kept::KeptShared::default(),
                 connections: 0,
                 recovers: true,
                 member: None,

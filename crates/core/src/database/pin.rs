@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Database, DatabaseState, Phase, follow};
+use super::{Database, DatabaseState, follow};
 use crate::base::error::{Error, Result};
 use crate::base::rules::{Case, keeps};
 use crate::disk::stats::Stats;
@@ -69,12 +69,18 @@ impl Database {
         // A file that is no database has no known size.
         let pages = if state.kind == FileKind::Foreign { u32::MAX } else { state.page_count };
         inner.snapshots.pin(state.tid, pages);
+        inner.kept.is_taken();
         inner.was_used = true;
         Stats::add(&self.stats.snapshots, 1);
         state
     }
 
     pub fn unpin(&self, inner: &mut DatabaseState, state: &State) -> Result<()> {
+        self.count_unpin(inner, state)?;
+        self.unlock_unused(inner)
+    }
+
+    pub(super) fn count_unpin(&self, inner: &mut DatabaseState, state: &State) -> Result<()> {
         self.stats.snapshots.fetch_sub(1, Ordering::Relaxed);
         if inner.snapshots.unpin(state.tid) {
             if let Some(member) = &inner.member {
@@ -83,10 +89,6 @@ impl Database {
             if self.table.read().should_trim() {
                 self.table.write().trim(inner.readers());
             }
-        }
-        if inner.phase == Phase::Unmarked && inner.snapshots.is_empty() {
-            self.mappings.end();
-            crate::disk::locks::none(&*self.home)?;
         }
         Ok(())
     }

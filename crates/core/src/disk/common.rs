@@ -3,15 +3,12 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{FileId, environment, look, system};
 
 /// The oldest sector size.
 pub(super) const ATOMIC_UNIT_BYTES_MIN: u32 = 512;
-
-/// A free lock counts as free this long.
-const LATELY: Duration = Duration::from_micros(100);
 
 pub(super) fn directory_of(path: &Path) -> &Path {
     match path.parent() {
@@ -78,17 +75,4 @@ pub(super) fn refused(what: &str) -> io::Error {
     let why = "onewrite uses no such file beside a database, since somebody else may have put it there. Look what it is, \
                and move it away";
     io::Error::new(ErrorKind::InvalidInput, format!("it {what}: {why}"))
-}
-
-pub(super) fn conflicts_lately(
-    free_at: &mut Option<Instant>,
-    conflicts: impl FnOnce() -> io::Result<bool>,
-) -> io::Result<bool> {
-    let now = Instant::now();
-    if free_at.is_some_and(|at| now.saturating_duration_since(at) < LATELY) {
-        return Ok(false);
-    }
-    let conflicts = conflicts()?;
-    *free_at = (!conflicts).then_some(now);
-    Ok(conflicts)
 }

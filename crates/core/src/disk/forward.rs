@@ -162,18 +162,6 @@ macro_rules! forward_disk_file {
     (@ posix_owner $this:ident $to:expr) => {
         fn posix_owner(&self, offset: u64, len: u64) -> Option<u32> { let $this = self; $to.posix_owner(offset, len) }
     };
-    (@ conflicts_lately $this:ident $to:expr) => {
-        fn conflicts_lately(
-            &self,
-            offset: u64,
-            len: u64,
-            kind: $crate::disk::LockKind,
-            free_at: &mut Option<std::time::Instant>,
-        ) -> std::io::Result<bool> {
-            let $this = self;
-            $to.conflicts_lately(offset, len, kind, free_at)
-        }
-    };
     (@ atomic_unit_bytes $this:ident $to:expr) => {
         fn atomic_unit_bytes(&self) -> u32 { let $this = self; $to.atomic_unit_bytes() }
     };

@@ -3,7 +3,6 @@
 //!
 //! Connections of this process lock each other in memory.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use crate::base::error::{IoContext, Result};
@@ -50,28 +49,10 @@ fn what() -> String {
 /// SQLite locks PENDING meanwhile. A look behind SHARED saves that call: an earlier PENDING is
 /// seen, a later one waits for this reader.
 pub fn shared_if(home: &dyn DiskFile, is_live: impl FnOnce() -> Result<bool>) -> Result<bool> {
-    shared_unless_pending(home, || home.conflicts(PENDING, 1, LockKind::Shared), is_live)
-}
-
-/// The same for a repeated reader, perhaps a moment late: a new holder of PENDING then waits for
-/// this reader too. `free_at`: when PENDING was free, kept between calls.
-pub fn shared_again(
-    home: &dyn DiskFile,
-    free_at: &mut Option<Instant>,
-    is_live: impl FnOnce() -> Result<bool>,
-) -> Result<bool> {
-    shared_unless_pending(home, || home.conflicts_lately(PENDING, 1, LockKind::Shared, free_at), is_live)
-}
-
-fn shared_unless_pending(
-    home: &dyn DiskFile,
-    is_pending: impl FnOnce() -> io::Result<bool>,
-    is_live: impl FnOnce() -> Result<bool>,
-) -> Result<bool> {
     if !home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)? {
         return Ok(false);
     }
-    let free = match is_pending().context(what) {
+    let free = match home.conflicts(PENDING, 1, LockKind::Shared).context(what) {
         Ok(false) => Ok(true),
         Ok(true) => is_live(),
         Err(e) => Err(e),
@@ -237,31 +218,6 @@ mod tests {
             assert!(writer.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).unwrap(), "the refused left nothing");
             none(&*writer).unwrap();
             assert!(shared(&*comer).unwrap() && !is_reserved(&*reader).unwrap());
-        }
-    }
-
-    #[test]
-    fn who_reads_again_and_again_makes_way_before_long() {
-        let sim = SimDisk::new(SimConfig::default());
-        for (disk, at_once) in [(&sim as &dyn Disk, true), (&RealDisk::new(), false)] {
-            let dir = tempfile::tempdir().unwrap();
-            let open = || disk.open(&dir.path().join("db"), OpenMode::Create).unwrap();
-            let (reader, writer) = (open(), open());
-            let mut free_at = None;
-            let mut reads = |is_live| {
-                let locked = shared_again(&*reader, &mut free_at, || Ok(is_live)).unwrap();
-                none(&*reader).unwrap();
-                locked
-            };
-            assert!(reads(false));
-            assert!(pending(&*writer).unwrap());
-            let began = Instant::now();
-            while reads(false) {
-                assert!(!at_once && began.elapsed() < Duration::from_secs(9));
-            }
-            assert!(!reads(false) && reads(true) && !reads(false), "until PENDING is given back");
-            none(&*writer).unwrap();
-            assert!(reads(false));
         }
     }
 

@@ -44,7 +44,7 @@ pub mod system;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::base::error::IoContext;
 use mapped::MappedFile;
@@ -276,18 +276,6 @@ pub trait DiskFile: Send + Sync {
     fn posix_owner(&self, offset: u64, len: u64) -> Option<u32> {
         let _has_no_processes = (offset, len);
         None
-    }
-    /// The same, perhaps a moment late. `free_at`: when there was no conflict, kept per range
-    /// between calls. A disk without a clock always looks.
-    fn conflicts_lately(
-        &self,
-        offset: u64,
-        len: u64,
-        kind: LockKind,
-        free_at: &mut Option<Instant>,
-    ) -> io::Result<bool> {
-        let _has_no_clock = free_at;
-        self.conflicts(offset, len, kind)
     }
     /// Aligned bytes written all or nothing: a power of two, at least 512.
     fn atomic_unit_bytes(&self) -> u32;

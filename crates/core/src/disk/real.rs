@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use nix::libc;
 use parking_lot::Mutex;
@@ -461,16 +461,6 @@ impl DiskFile for RealFile {
         // -1: an open-file-description lock. 0: a process of another PID namespace.
         let is_locked = lock.l_type != UNLOCKED;
         u32::try_from(lock.l_pid).ok().filter(|pid| is_locked && *pid != 0)
-    }
-
-    fn conflicts_lately(
-        &self,
-        offset: u64,
-        len: u64,
-        kind: LockKind,
-        free_at: &mut Option<Instant>,
-    ) -> io::Result<bool> {
-        common::conflicts_lately(free_at, || self.conflicts(offset, len, kind))
     }
 
     fn shared_words(&self, blocks: usize) -> io::Result<Arc<SharedWords>> {

@@ -143,7 +143,7 @@ impl DiskFile for CountedFile {
 
     crate::forward_disk_file!(
         this => this.file;
-        id, made, access, is_unlinked, len, read_once_at, next_data, begin_write_back, finish_write_back, seal, has_seal, set_len, reserve, try_lock, unlock, conflicts, posix_owner, conflicts_lately, shared_words, map,
+        id, made, access, is_unlinked, len, read_once_at, next_data, begin_write_back, finish_write_back, seal, has_seal, set_len, reserve, try_lock, unlock, conflicts, posix_owner, shared_words, map,
         atomic_unit_bytes
     );
 }

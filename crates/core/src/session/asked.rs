@@ -100,7 +100,7 @@ impl Database {
         }
         let to_wal = self.turns_to_wal(&inner);
         let turned = self.change_plain(&mut inner, to_wal);
-        locks::none(&*self.home)?;
+        self.unlock_home(&mut inner)?;
         turned
     }
 

@@ -81,7 +81,11 @@ impl Database {
     /// Another onewrite process may hold PENDING. False while another program is about to write.
     pub fn lock_shared(&self, inner: &mut DatabaseState) -> Result<bool> {
         let is_live = || Ok(self.read_mark()?.is_some());
-        locks::shared_again(&*self.home, &mut inner.pending_free_at, is_live)
+        let is_locked = locks::shared_if(&*self.home, is_live)?;
+        if is_locked {
+            self.note_look(inner)?;
+        }
+        Ok(is_locked)
     }
 
     /// Precedes bringing pages home and the mark's removal: stock SQLite that read the length
@@ -176,7 +180,7 @@ impl Database {
         if inner.phase == Phase::Live {
             inner.phase = Phase::Unmarked;
         }
-        let unlocked = locks::none(&*self.home);
+        let unlocked = self.unlock_home(&mut inner);
         closed.and(left).and(unlocked)
     }
 

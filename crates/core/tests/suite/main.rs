@@ -10,6 +10,7 @@ mod in_page;
 mod in_page_size;
 mod in_page_threads;
 mod in_place;
+mod kept;
 mod late_writes;
 #[cfg(unix)]
 mod layers;

@@ -1,5 +1,5 @@
-//! One thread of each process detaches databases that their connections leave alone, and the end of
-//! the process detaches the rest.
+//! One thread of each process detaches databases that their connections leave alone, and gives back
+//! locks that they kept; the end of the process detaches the rest.
 //!
 //! The thread begins with the first attachment and ends once nothing is attached. It takes no
 //! signals of the host. A child of a fork has none until it attaches to a database itself.
@@ -12,13 +12,13 @@ use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
 
 use onewrite_core::{Engine, Error};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::process::{end, log};
 use crate::sqlite::ffi::code;
 
 /// Looks at databases are as far apart as this, at least and at most.
-const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(250));
 /// The end of a process waits for its databases for so long.
 const EXIT_WAIT: Duration = Duration::from_secs(1);
 
@@ -27,6 +27,8 @@ const EXIT_WAIT: Duration = Duration::from_secs(1);
 struct Keeper {
     engine: Weak<Engine>,
     state: Mutex<KeeperState>,
+    /// A database is due while the thread sleeps.
+    due: Condvar,
     /// The keeper that was made before. All stay for the life of the process.
     next: *const Keeper,
 }
@@ -49,7 +51,8 @@ static KEEPERS: AtomicPtr<Keeper> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Looks after the databases of `engine` from now on.
 pub(crate) fn keep(engine: &Arc<Engine>) {
-    let keeper = Keeper { engine: Arc::downgrade(engine), state: Mutex::default(), next: std::ptr::null() };
+    let keeper =
+        Keeper { engine: Arc::downgrade(engine), state: Mutex::default(), due: Condvar::new(), next: std::ptr::null() };
     let keeper = Box::leak(Box::new(keeper));
     let mut newest = KEEPERS.load(Ordering::Acquire);
     loop {
@@ -75,6 +78,7 @@ impl Keeper {
         let mut state = self.state.lock();
         state.is_due = true;
         if state.runs {
+            self.due.notify_one();
             return;
         }
         let spawned = end::without_signals(|| std::thread::Builder::new().name("onewrite".into()).spawn(|| self.run()));
@@ -92,12 +96,12 @@ impl Keeper {
                 self.engine.upgrade().and_then(|engine| engine.look_after(Instant::now(), failed))
             };
             let mut state = self.state.lock();
-            if next.is_none() && !std::mem::take(&mut state.is_due) {
+            let nap = next.map_or(LOOK.1, |next| next.clamp(LOOK.0, LOOK.1));
+            self.due.wait_while_for(&mut state, |state| !state.is_due, nap);
+            if !std::mem::take(&mut state.is_due) && next.is_none() {
                 state.runs = false;
                 return;
             }
-            drop(state);
-            std::thread::sleep(next.unwrap_or_default().clamp(LOOK.0, LOOK.1));
         }
     }
 }

@@ -230,16 +230,6 @@ impl DiskFile for RealFile {
         self.locks.lock().conflicts(&self.file, offset, len, kind)
     }
 
-    fn conflicts_lately(
-        &self,
-        offset: u64,
-        len: u64,
-        kind: LockKind,
-        free_at: &mut Option<Instant>,
-    ) -> io::Result<bool> {
-        common::conflicts_lately(free_at, || self.conflicts(offset, len, kind))
-    }
-
     fn atomic_unit_bytes(&self) -> u32 {
         ATOMIC_UNIT_BYTES_MIN
     }

@@ -146,12 +146,14 @@ impl PackedNumbers {
     /// `None` if numbers are longer than the bytes, with the extra piece's head.
     fn of(bytes: &[u8]) -> Option<PackedNumbers> {
         let first = be_u16(bytes, 0)?;
-        let (mut least, mut most, mut step) = (first, first, StepDivider::of(0));
-        for number in numbers(bytes) {
-            (least, most) = (least.min(number), most.max(number));
-            let difference = number.abs_diff(first);
+        let (least, most) = numbers(bytes).fold((first, first), |(least, most), n| (least.min(n), most.max(n)));
+        let mut step = StepDivider::of(0);
+        for difference in numbers(bytes).map(|number| number.abs_diff(first)) {
             if !step.divides(difference) {
                 step = StepDivider::of(divisor(difference, step.len));
+            }
+            if step.len == 1 {
+                break;
             }
         }
         let steps = step.count(most.abs_diff(least));
@@ -170,21 +172,19 @@ impl PackedNumbers {
         buf.extend_from_slice(&self.least.to_le_bytes());
         buf.extend_from_slice(&self.step.to_le_bytes());
         buf.push(self.bits as u8);
-        let (mut held, mut held_bits) = (0u32, 0);
+        let (mut held, mut held_bits) = (0u64, 0);
         let step = StepDivider::of(self.step);
         for number in numbers(bytes) {
             let steps = step.count(number.abs_diff(self.least));
-            held |= u32::from(steps) << held_bits;
+            held |= u64::from(steps) << held_bits;
             held_bits += self.bits;
-            while held_bits >= 8 {
-                buf.push(held as u8);
-                held >>= 8;
-                held_bits -= 8;
+            if held_bits >= u32::BITS {
+                buf.extend_from_slice(&(held as u32).to_le_bytes());
+                held >>= u32::BITS;
+                held_bits -= u32::BITS;
             }
         }
-        if held_bits > 0 {
-            buf.push(held as u8);
-        }
+        buf.extend(held.to_le_bytes().iter().take(held_bits.div_ceil(8) as usize));
     }
 
     fn decode(self, packed: &[u8], to: &mut [u8]) {
@@ -227,7 +227,7 @@ impl StepDivider {
 }
 
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = u16> + '_ {
-    bytes.chunks_exact(2).filter_map(|two| be_u16(two, 0))
+    bytes.as_chunks().0.iter().map(|number| u16::from_be_bytes(*number))
 }
 
 fn divisor(mut a: u16, mut b: u16) -> u16 {
@@ -314,7 +314,8 @@ impl<'a> Iterator for Pieces<'a> {
 fn zeros(bytes: &[u8]) -> Option<Range<usize>> {
     const { assert!(ZEROS_BYTES >= 15, "eight of them that begin at a multiple of eight are among the run") };
     let is_zero = |byte: &&u8| **byte == 0;
-    bytes.chunks_exact(8).enumerate().filter(|(_, eight)| word(eight) == 0).find_map(|(n, _)| {
+    let (words, _) = bytes.as_chunks::<8>();
+    words.iter().enumerate().filter(|(_, word)| **word == [0; 8]).find_map(|(n, _)| {
         let (before, behind) = bytes.split_at_checked(8 * n)?;
         let start = before.len() - before.iter().rev().take_while(is_zero).count();
         let end = before.len() + behind.iter().take_while(is_zero).count();
@@ -335,58 +336,70 @@ fn pointers(page: PageNo, image: &[u8]) -> Option<Range<usize>> {
 }
 
 fn next_range(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<(usize, usize)> {
-    let start = from + next_difference(base, new, from)?;
-    let rest = new.get(start..)?.chunks(8).map(word);
-    let len = match base {
-        Some(base) => run_bytes(rest.zip(base.get(start..)?.chunks(8).map(word)).map(|(new, old)| new ^ old)),
-        None => run_bytes(rest),
+    let new = new.get(from..)?;
+    let (start, len) = match base {
+        Some(base) => {
+            let base = base.get(from..)?;
+            let start = first_difference(new, base)?;
+            (start, run_bytes(new.get(start..)?, base.get(start..)?))
+        }
+        None => {
+            let start = first_nonzero(new)?;
+            (start, run_bytes(new.get(start..)?, &[]))
+        }
     };
-    Some((start, start + len))
+    Some((from + start, from + start + len))
 }
 
+/// Zeros behind its end.
 fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
-    match bytes.try_into() {
-        Ok(whole) => word = whole,
-        Err(_) => word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from),
-    }
+    word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
     u64::from_le_bytes(word)
 }
 
-/// Length of the leading run of differences, over gaps too short to end it; nonzero bytes differ.
-fn run_bytes(words: impl Iterator<Item = u64>) -> usize {
+/// Length of the leading run of differences, over gaps too short to end it. A `base` of nothing is
+/// zeros.
+fn run_bytes(new: &[u8], base: &[u8]) -> usize {
     const { assert!(MERGE_BYTES == 8, "no gap within a word ends a run, and a word without a difference does") };
     let mut end = 0;
-    for (n, word) in words.enumerate() {
+    let mut goes_on = |n: usize, word: u64| {
         let first = 8 * n + word.trailing_zeros() as usize / 8;
-        if word == 0 || first - end >= MERGE_BYTES {
-            break;
+        let goes_on = word != 0 && first - end < MERGE_BYTES;
+        if goes_on {
+            end = 8 * (n + 1) - word.leading_zeros() as usize / 8;
         }
-        end = 8 * (n + 1) - word.leading_zeros() as usize / 8;
+        goes_on
+    };
+    let (words, tail) = new.as_chunks();
+    let (old_words, old_tail) = base.as_chunks();
+    let both = |(new, old): (&[u8; 8], &[u8; 8])| u64::from_le_bytes(*new) ^ u64::from_le_bytes(*old);
+    let is_whole = match base {
+        [] => words.iter().enumerate().all(|(n, word)| goes_on(n, u64::from_le_bytes(*word))),
+        _ => words.iter().zip(old_words).map(both).enumerate().all(|(n, word)| goes_on(n, word)),
+    };
+    if is_whole {
+        goes_on(words.len(), word(tail) ^ word(old_tail));
     }
     end
 }
 
-fn next_difference(base: Option<&[u8]>, new: &[u8], from: usize) -> Option<usize> {
-    const WORD: usize = 32;
+/// Of two slices of one length.
+fn first_difference(new: &[u8], base: &[u8]) -> Option<usize> {
     const RUN: usize = 256;
-    let new = new.get(from..)?;
-    match base {
-        Some(base) => {
-            let base = base.get(from..)?;
-            // The library compares long runs with wide instructions.
-            let runs = new.chunks_exact(RUN).zip(base.chunks_exact(RUN)).take_while(|(a, b)| a == b).count() * RUN;
-            let (rest, old) = (new.get(runs..)?, base.get(runs..)?);
-            let words = rest.chunks_exact(WORD).zip(old.chunks_exact(WORD)).take_while(|(a, b)| a == b).count();
-            let at = runs + words * WORD;
-            new.iter().zip(base).skip(at).position(|(a, b)| a != b).map(|i| at + i)
-        }
-        None => {
-            let words = new.chunks_exact(WORD).take_while(|a| a.iter().all(|&x| x == 0)).count();
-            let at = words * WORD;
-            new.iter().skip(at).position(|&a| a != 0).map(|i| at + i)
-        }
-    }
+    // The library compares long runs with wide instructions.
+    let runs = new.chunks_exact(RUN).zip(base.chunks_exact(RUN)).take_while(|(a, b)| a == b).count() * RUN;
+    let (new, base) = (new.get(runs..)?, base.get(runs..)?);
+    let (words, old) = (new.as_chunks::<8>().0, base.as_chunks::<8>().0);
+    let words = 8 * words.iter().zip(old).take_while(|(a, b)| a == b).count();
+    let rest = new.iter().zip(base).skip(words).position(|(a, b)| a != b)?;
+    Some(runs + words + rest)
+}
+
+fn first_nonzero(new: &[u8]) -> Option<usize> {
+    let words = 8 * new.as_chunks::<8>().0.iter().take_while(|word| **word == [0; 8]).count();
+    let rest = new.iter().skip(words).position(|byte| *byte != 0)?;
+    Some(words + rest)
 }
 
 #[cfg(test)]

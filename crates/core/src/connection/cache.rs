@@ -52,11 +52,14 @@ impl Cached {
 
     /// It keeps the pages that are the same.
     fn keep(&mut self) {
-        let before = std::mem::take(&mut self.before);
-        self.is_unknown |= self.was_unknown || self.pages.try_reserve(before.len()).is_err();
-        if !self.is_unknown {
-            self.pages.extend(before);
+        if self.before.len() > self.pages.len() {
+            std::mem::swap(&mut self.pages, &mut self.before);
         }
+        self.is_unknown |= self.was_unknown || self.pages.try_reserve(self.before.len()).is_err();
+        if !self.is_unknown {
+            self.pages.extend(self.before.drain());
+        }
+        self.before.clear();
     }
 
     fn note(&mut self, page: PageNo, limit: usize) {

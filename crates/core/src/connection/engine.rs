@@ -132,8 +132,9 @@ impl Engine {
     }
 
     /// Calls `hook` whenever this process attaches to a log, or begins to keep SHARED:
-    /// [`Engine::look_after`] is due then. Set once; runs with locks held.
-    pub fn on_attach(&self, hook: impl Fn() + Send + Sync + 'static) {
+    /// [`Engine::look_after`] is due then. Returns whether a thread calls that. Set once; runs with
+    /// locks held.
+    pub fn on_attach(&self, hook: impl Fn() -> bool + Send + Sync + 'static) {
         let _ = self.attached.set(Box::new(hook));
     }
 
@@ -150,7 +151,7 @@ impl Engine {
                 db.rest_if_quiet(now).unwrap_or_else(told);
                 db.attached_for()
             });
-            kept.into_iter().chain(attached.map(|idle| idle / 4)).min()
+            [kept, attached.map(|idle| idle / 4)].into_iter().flatten().min()
         };
         databases.iter().filter_map(look).min()
     }

@@ -281,6 +281,7 @@ impl Connection {
     fn lock_home(&self, inner: &mut DatabaseState) -> Result<()> {
         let db = &self.db;
         db.give_kept_back(inner)?;
+        db.mappings.end();
         let mut deadline = None;
         while !db.lock_shared(inner)? {
             if self.is_over(&mut deadline) {

@@ -29,8 +29,8 @@ pub struct KeptShared {
     run: u32,
     began: Option<Instant>,
     looked: Option<Instant>,
-    /// [`Database::give_up_kept`] is called again and again.
-    is_watched: bool,
+    /// Whether a thread calls [`Database::give_up_kept`], once asked.
+    is_watched: Option<bool>,
 }
 
 impl KeptShared {
@@ -78,13 +78,7 @@ impl Database {
     }
 
     fn watches_kept(&self, inner: &mut DatabaseState) -> bool {
-        if !inner.kept.is_watched
-            && let Some(watch) = self.attached.get()
-        {
-            watch();
-            inner.kept.is_watched = true;
-        }
-        inner.kept.is_watched
+        *inner.kept.is_watched.get_or_insert_with(|| self.tell_attached())
     }
 
     /// Gives SHARED back that no transaction has taken for a while. Returns when to ask again, if
@@ -92,9 +86,9 @@ impl Database {
     pub fn give_up_kept(&self, now: Instant) -> Result<Option<Duration>> {
         let mut inner = self.inner.lock();
         if inner.kept.began.is_some_and(|began| now.saturating_duration_since(began) < IDLE) {
-            return Ok(inner.kept.is_watched.then_some(IDLE));
+            return Ok((inner.kept.is_watched == Some(true)).then_some(IDLE));
         }
-        inner.kept.is_watched = false;
+        inner.kept.is_watched = None;
         self.give_kept_back(&mut inner).map(|()| None)
     }
 

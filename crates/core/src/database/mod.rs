@@ -74,7 +74,8 @@ pub enum Phase {
     Poisoned(String),
 }
 
-pub type AttachHook = Arc<std::sync::OnceLock<Box<dyn Fn() + Send + Sync>>>;
+/// Whether a thread looks after this process's databases now.
+pub type AttachHook = Arc<std::sync::OnceLock<Box<dyn Fn() -> bool + Send + Sync>>>;
 
 pub struct Plain {
     first: DatabaseHeader,

@@ -124,10 +124,9 @@ impl Database {
         self.sign()?.map_or(Ok(()), |sign| self.begin_signed(inner.member.as_deref(), sign))
     }
 
-    pub fn tell_attached(&self) {
-        if let Some(attached) = self.attached.get() {
-            attached();
-        }
+    /// Whether a thread looks after this database now.
+    pub fn tell_attached(&self) -> bool {
+        self.attached.get().is_some_and(|attached| attached())
     }
 
     pub fn enrol(&self, member: Option<Arc<Member>>, inner: &mut DatabaseState) {

@@ -34,7 +34,7 @@ fn ground() -> Ground {
 /// A thread looks after the databases of the process that reads.
 fn ground_on(disk: impl Disk + Clone + 'static) -> Ground {
     let engine = Engine::new(Arc::new(disk.clone()));
-    engine.on_attach(|| ());
+    engine.on_attach(|| true);
     ground_of(engine, disk)
 }
 
@@ -128,10 +128,15 @@ fn a_transaction_has_shared_also_right_behind_the_end_of_a_kept_lock() {
 
 #[test]
 fn where_no_thread_would_give_it_back_no_lock_is_kept() {
-    let disk = SimDisk::new(SimConfig::default());
-    let engine = Engine::new(Arc::new(disk.clone()));
-    let mut ground = ground_of(engine, disk);
-    assert!(!ground.reads_often(Duration::from_millis(50)));
+    for has_hook in [false, true] {
+        let disk = SimDisk::new(SimConfig::default());
+        let engine = Engine::new(Arc::new(disk.clone()));
+        if has_hook {
+            engine.on_attach(|| false);
+        }
+        let mut ground = ground_of(engine, disk);
+        assert!(!ground.reads_often(Duration::from_millis(50)));
+    }
 }
 
 #[test]

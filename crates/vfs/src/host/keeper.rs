@@ -1,8 +1,8 @@
 //! One thread of each process detaches databases that their connections leave alone, and gives back
 //! locks that they kept; the end of the process detaches the rest.
 //!
-//! The thread begins with the first attachment and ends once nothing is attached. It takes no
-//! signals of the host. A child of a fork has none until it attaches to a database itself.
+//! The thread begins with the first attachment or kept lock, and ends once there is none. It takes
+//! no signals of the host. A child of a fork has none until it attaches to a database itself.
 
 #![allow(unsafe_code)]
 
@@ -68,8 +68,9 @@ pub(crate) fn keep(engine: &Arc<Engine>) {
 }
 
 impl Keeper {
-    /// A database was attached. Locks of it are held here.
-    fn attached(&'static self) {
+    /// A database was attached, or its lock is kept. Returns whether the thread runs. Locks of the
+    /// database are held here.
+    fn attached(&'static self) -> bool {
         static AT_EXIT: Once = Once::new();
         AT_EXIT.call_once(|| {
             end::stay_loaded();
@@ -79,14 +80,15 @@ impl Keeper {
         state.is_due = true;
         if state.runs {
             self.due.notify_one();
-            return;
+            return true;
         }
         let spawned = end::without_signals(|| std::thread::Builder::new().name("onewrite".into()).spawn(|| self.run()));
-        match spawned {
-            Ok(_) => state.runs = true,
+        state.runs = spawned.is_ok();
+        if let Err(e) = spawned {
             // The databases stay attached until their last connection closes.
-            Err(e) => log::line(code::WARNING, &format!("no thread to detach idle databases with: {e}")),
+            log::line(code::WARNING, &format!("no thread to detach idle databases with: {e}"));
         }
+        state.runs
     }
 
     fn run(&self) {

@@ -349,6 +349,32 @@ fn a_file_that_took_the_name_since_the_fork_is_not_taken_for_the_database() {
     assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t"), 1);
 }
 
+/// The thread of the parent sleeps at each fork, and is not there in the child. A wait queue that
+/// all locks of a process share would still lead to it.
+#[test]
+fn a_child_detaches_what_it_leaves_alone_while_the_thread_of_its_parent_slept() {
+    let _alone = alone();
+    let dir = setup();
+    let db = open(&dir.path().join("parent.db"), "idle=60m").unwrap();
+    db.execute_batch("CREATE TABLE t(x)").unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    for round in 0..24 {
+        let path = dir.path().join(format!("{round}.db"));
+        let child = Child::forked(|| {
+            // SAFETY: the child ends by a signal where one of its threads waits for ever.
+            unsafe { libc::alarm(20) };
+            let own = open(&path, "idle=2ms").unwrap();
+            own.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1)").unwrap();
+            while std::fs::read(&path).unwrap()[19] != 1 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        child.join();
+        is_sound(&path);
+    }
+    db.execute_batch("INSERT INTO t VALUES (1)").unwrap();
+}
+
 #[test]
 fn a_lock_that_is_kept_for_good_is_the_parents() {
     let _alone = alone();

@@ -23,6 +23,7 @@ use crate::pages::txn::Txn;
 use crate::processes::another_writes;
 use crate::recovery::recover;
 use crate::session::aside;
+use crate::session::lifecycle::LookLock;
 use crate::shared::tendency::Tendency;
 use crate::shared::turn::{Hold, THINK};
 use crate::shared::words::Ship;
@@ -216,12 +217,14 @@ impl Connection {
                 return Err(busy_aside());
             }
             let is_replaced = db.is_log_replaced(&inner);
-            if inner.phase == Phase::Live && !is_replaced && !std::mem::replace(&mut self.habit.has_pinned, true) {
-                db.hold_pending();
-                if is_undecided(&inner) && self.waits_for_decision(&inner) {
-                    drop(inner);
-                    return self.pin_decided(has_place);
-                }
+            if inner.phase == Phase::Live
+                && !is_replaced
+                && !std::mem::replace(&mut self.habit.has_pinned, true)
+                && is_undecided(&inner)
+                && self.waits_for_decision(&inner)
+            {
+                drop(inner);
+                return self.pin_decided(has_place);
             }
             let joins_reader = inner.phase == Phase::Unmarked && (inner.kept.takes() || !inner.snapshots.is_empty());
             if joins_reader {
@@ -248,12 +251,7 @@ impl Connection {
             Phase::Aside(_) => return Err(busy_aside()),
             _ if !inner.snapshots.is_empty() => {}
             _ => {
-                self.lock_home(&mut inner)?;
-                let looked = self.look(&db, &mut writer, &mut inner);
-                if looked.is_err() {
-                    db.unlock_unused(&mut inner)?;
-                }
-                looked?;
+                self.look_at_home(&db, &mut writer, &mut inner)?;
                 if self.is_aside() {
                     return Ok(());
                 }
@@ -277,13 +275,34 @@ impl Connection {
         self.pin_patiently()
     }
 
-    /// SHARED, for a look at home.
-    fn lock_home(&self, inner: &mut DatabaseState) -> Result<()> {
+    /// Attaches to a home in use; SHARED stays on one at rest.
+    fn look_at_home(
+        &mut self,
+        db: &Database,
+        writer: &mut parking_lot::MutexGuard<'_, Option<LiveDatabase>>,
+        inner: &mut DatabaseState,
+    ) -> Result<()> {
+        loop {
+            let looked = self.lock_home(inner).and_then(|lock| self.look(db, writer, inner).map(|()| lock));
+            if looked.is_err() {
+                db.unlock_unused(inner)?;
+            }
+            // Else its last user has just left.
+            if looked? == LookLock::Shared || inner.phase != Phase::Unmarked {
+                return Ok(());
+            }
+        }
+    }
+
+    fn lock_home(&self, inner: &mut DatabaseState) -> Result<LookLock> {
         let db = &self.db;
         db.give_kept_back(inner)?;
         db.mappings.end();
         let mut deadline = None;
-        while !db.lock_shared(inner)? {
+        loop {
+            if let Some(locked) = db.lock_to_look(inner)? {
+                return Ok(locked);
+            }
             if self.is_over(&mut deadline) {
                 return Err(Error::Busy(format!(
                     "another process is writing the database without onewrite{}",
@@ -292,7 +311,6 @@ impl Connection {
             }
             std::thread::sleep(Duration::from_micros(200));
         }
-        Ok(())
     }
 
     /// The shipper does not, but where the database is a replica and it follows.

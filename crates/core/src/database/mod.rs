@@ -106,7 +106,7 @@ pub struct DatabaseState {
     pub recovers: bool,
     /// `None` while this process is alone.
     pub member: Option<Arc<Member>>,
-    /// Since this process marked home alone (rule StockKeptOut).
+    /// This process has its byte of SHARED (rule StockKeptOut).
     pub kept_stock_out: bool,
     /// The transaction that made home's content at the mark, else [`Tid::HOME`]. Snapshots from
     /// before the mark need it after the slot has moved on.
@@ -524,14 +524,6 @@ impl Database {
     pub fn begin_write_back(&self) {
         if let Some((from, to)) = self.write_back.lock().take() {
             self.home.begin_write_back(from, to - from);
-        }
-    }
-
-    /// Holds it unless another process does: stock SQLite then gets BUSY while home is marked and
-    /// in use (rule StockKeptOut), else NOTADB.
-    pub fn hold_pending(&self) {
-        if !self.read_only {
-            let _ = crate::disk::locks::pending(&*self.home);
         }
     }
 

@@ -13,17 +13,26 @@ const PENDING: u64 = 0x4000_0000;
 const RESERVED: u64 = PENDING + 1;
 const SHARED: u64 = PENDING + 2;
 const SHARED_BYTES: u64 = 510;
+/// A process that writes a marked home has one of the first bytes of SHARED to itself. Stock SQLite
+/// locks all of them at once, to read as to write.
+const OWN_BYTES: u64 = SHARED_BYTES - 2;
+/// Locked only with all others.
+const OF_ALL: u64 = SHARED + OWN_BYTES;
+/// Of the processes without an own byte: it keeps writers out.
+const COMMON: u64 = OF_ALL + 1;
 
 /// Locks in SQLite's words, from the weakest.
 pub fn names(held: &[HeldLock]) -> Vec<&'static str> {
     let has = |first: u64, exclusive| {
         held.iter().any(|lock| lock.exclusive >= exclusive && lock.first <= first && lock.last >= first)
     };
+    let has_own = held.iter().any(|lock| lock.exclusive && (SHARED..OF_ALL).contains(&lock.first));
     let all = [
-        ("SHARED", has(SHARED, false) && !has(SHARED, true)),
+        ("SHARED", has(COMMON, false) && !has(COMMON, true)),
+        ("IN_USE", has_own && !has(COMMON, true)),
         ("RESERVED", has(RESERVED, true)),
         ("PENDING", has(PENDING, true)),
-        ("EXCLUSIVE", has(SHARED, true)),
+        ("EXCLUSIVE", has(COMMON, true)),
     ];
     all.into_iter().filter_map(|(name, is_held)| is_held.then_some(name)).collect()
 }
@@ -43,29 +52,51 @@ fn what() -> String {
     "cannot lock the database file".into()
 }
 
-/// Takes SHARED. False while another process is about to write or, unless the then readable home
-/// `is_live`, has PENDING.
+/// Takes SHARED. False while another process is about to write, or uses a marked home.
 ///
 /// SQLite locks PENDING meanwhile. A look behind SHARED saves that call: an earlier PENDING is
 /// seen, a later one waits for this reader.
-pub fn shared_if(home: &dyn DiskFile, is_live: impl FnOnce() -> Result<bool>) -> Result<bool> {
+pub fn shared(home: &dyn DiskFile) -> Result<bool> {
     if !home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)? {
         return Ok(false);
     }
-    let free = match home.conflicts(PENDING, 1, LockKind::Shared).context(what) {
-        Ok(false) => Ok(true),
-        Ok(true) => is_live(),
-        Err(e) => Err(e),
-    };
-    if !matches!(free, Ok(true)) {
+    let is_pending = home.conflicts(PENDING, 1, LockKind::Shared).context(what);
+    if !matches!(is_pending, Ok(false)) {
         home.unlock(SHARED, SHARED_BYTES).context(what)?;
     }
-    free
+    is_pending.map(|is_pending| !is_pending)
 }
 
-/// The same for a file not used through onewrite.
-pub fn shared(home: &dyn DiskFile) -> Result<bool> {
-    shared_if(home, || Ok(false))
+/// In place of SHARED, of a home that others use: a lock that they let be. No process marks home
+/// or takes its turn to write it plain meanwhile. False while one has EXCLUSIVE.
+pub fn common(home: &dyn DiskFile) -> Result<bool> {
+    let got = home.try_lock(COMMON, 1, LockKind::Shared).context(what)?;
+    if got {
+        home.unlock(SHARED, SHARED_BYTES - 1).context(what)?;
+    }
+    Ok(got)
+}
+
+/// From SHARED or more, of a marked home: a byte that no other process has, so that stock SQLite
+/// gets BUSY before it reads the header (rule StockKeptOut). False, with the lock of [`common`],
+/// while another process has all of SHARED, or each byte has its process.
+pub fn in_use(home: &dyn DiskFile) -> Result<bool> {
+    for own in SHARED..OF_ALL {
+        if home.try_lock(own, 1, LockKind::Exclusive).context(what)? {
+            home.unlock(own + 1, SHARED + SHARED_BYTES - own - 1).context(what)?;
+            home.unlock(PENDING, own - PENDING).context(what)?;
+            return Ok(true);
+        }
+        if own == SHARED && home.conflicts(OF_ALL, 1, LockKind::Exclusive).context(what)? {
+            break;
+        }
+    }
+    common(home).map(|_| false)
+}
+
+/// Whether another process has a byte by [`in_use`], or is about to write.
+pub fn is_in_use(home: &dyn DiskFile) -> Result<bool> {
+    home.conflicts(PENDING, 2 + SHARED_BYTES, LockKind::Shared).context(what)
 }
 
 /// Whether another process has SHARED; on a system's disk, this file's own lock does not count.
@@ -73,15 +104,9 @@ pub fn has_others(home: &dyn DiskFile) -> Result<bool> {
     home.conflicts(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)
 }
 
-/// Takes or keeps PENDING: stock SQLite gets BUSY before it reads the header. False if another
-/// process has it.
+/// Above RESERVED: no reader begins. False if another process has it.
 pub fn pending(home: &dyn DiskFile) -> Result<bool> {
     home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)
-}
-
-pub fn downgrade_to_pending(home: &dyn DiskFile) -> Result<()> {
-    home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
-    home.unlock(RESERVED, 1).context(what)
 }
 
 /// Takes RESERVED above SHARED. False if another process has it.
@@ -140,16 +165,6 @@ pub fn alone_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bo
     }
 }
 
-/// With SHARED and PENDING: waits for readers that came before PENDING. False if one stays longer
-/// than `patience`.
-pub fn readers_leave(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
-    let left = alone_from_reserved(home, patience)?;
-    if left {
-        home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
-    }
-    Ok(left)
-}
-
 pub fn downgrade(home: &dyn DiskFile) -> Result<()> {
     home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).context(what)?;
     release_pending(home)
@@ -167,11 +182,6 @@ pub fn everything(home: &dyn DiskFile) -> Result<bool> {
 /// Whether no process, this one included, has a lock: for a file that cannot be locked exclusively.
 pub fn nobody(home: &dyn DiskFile) -> Result<bool> {
     Ok(!home.conflicts(PENDING, 2 + SHARED_BYTES, LockKind::Exclusive).context(what)?)
-}
-
-/// Whether another process uses the file through onewrite, or is about to write it otherwise.
-pub fn is_pending(home: &dyn DiskFile) -> Result<bool> {
-    home.conflicts(PENDING, 1, LockKind::Exclusive).context(what)
 }
 
 pub fn is_reserved(home: &dyn DiskFile) -> Result<bool> {
@@ -219,6 +229,51 @@ mod tests {
             none(&*writer).unwrap();
             assert!(shared(&*comer).unwrap() && !is_reserved(&*reader).unwrap());
         }
+    }
+
+    /// As stock SQLite reads.
+    fn stock_reads(home: &dyn DiskFile) -> bool {
+        assert!(home.try_lock(PENDING, 1, LockKind::Shared).unwrap());
+        let reads = home.try_lock(SHARED, SHARED_BYTES, LockKind::Shared).unwrap();
+        home.unlock(PENDING, if reads { 2 + SHARED_BYTES } else { 1 }).unwrap();
+        reads
+    }
+
+    #[test]
+    fn each_process_of_a_marked_home_keeps_stock_sqlite_out_by_itself() {
+        for disk in [&SimDisk::new(SimConfig::default()) as &dyn Disk, &RealDisk::new()] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("db");
+            let open = || disk.open(&path, OpenMode::Create).unwrap();
+            let (marks, joins, looks, stock) = (open(), open(), open(), open());
+            assert!(shared(&*marks).unwrap() && exclusive(&*marks).unwrap());
+            assert!(!common(&*looks).unwrap(), "home is being marked");
+            assert!(in_use(&*marks).unwrap());
+            assert!(is_in_use(&*joins).unwrap() && !is_reserved(&*joins).unwrap());
+            assert!(!shared(&*joins).unwrap() && common(&*joins).unwrap() && in_use(&*joins).unwrap());
+            assert!(!alone_from_reserved(&*joins, Duration::ZERO).unwrap());
+            assert!(common(&*looks).unwrap() && !stock_reads(&*stock));
+            none(&*marks).unwrap();
+            assert!(!stock_reads(&*stock) && !shared(&*looks).unwrap());
+            none(&*joins).unwrap();
+            assert!(stock_reads(&*stock) && !exclusive(&*joins).unwrap(), "that of those that look keeps writers out");
+            assert!(shared(&*looks).unwrap() && !in_use(&*joins).unwrap(), "one has all of SHARED");
+            none(&*joins).unwrap();
+            none(&*looks).unwrap();
+            assert!(everything(&*stock).unwrap());
+        }
+    }
+
+    #[test]
+    fn processes_beyond_the_own_bytes_have_the_common_one() {
+        let disk = SimDisk::new(SimConfig::default());
+        let open = || disk.open(std::path::Path::new("/db"), OpenMode::Create).unwrap();
+        let users: Vec<_> = (0..OWN_BYTES).map(|_| open()).collect();
+        assert!(users.iter().all(|home| in_use(&**home).unwrap()));
+        let more = open();
+        assert!(!in_use(&*more).unwrap() && in_use(&*users[3]).unwrap());
+        users.iter().for_each(|home| none(&**home).unwrap());
+        assert!(stock_reads(&*open()) && !exclusive(&*open()).unwrap());
     }
 
     #[test]

@@ -71,10 +71,6 @@ impl Database {
             return Err(Error::Busy(format!("{} may only be read by this process", self.path.display())));
         }
         let taken = member.take(hold, deadline, kept)?;
-        if member.should_hold_pending() {
-            // Its holder may have gone (rule StockKeptOut).
-            self.hold_pending();
-        }
         match taken {
             TakeResult::Again | TakeResult::Anew if member.words.is_replaced() => {
                 member.leave(false);
@@ -97,6 +93,7 @@ impl Database {
                 _ => resume(self, &member, live, &mut inner),
             },
         };
+        let done = done.and_then(|()| self.keep_stock_out(&mut inner));
         let layered = self.table.read().has_layer();
         drop(inner);
         match (done, taken) {

@@ -23,7 +23,7 @@ use crate::database::scheme::CrashedSession;
 use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase, Phase};
 use crate::disk::beside;
 use crate::disk::stats::CountedFile;
-use crate::disk::{LockKind, OpenMode, random};
+use crate::disk::{LockKind, OpenMode, locks, random};
 use crate::log::file::{LogFile, log_path};
 use crate::log::group::{Audience, Durability};
 use crate::log::record::Encoder;
@@ -57,7 +57,7 @@ fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     let path = db.path_of_log(session)?;
     let home = db.path.display();
     let Some(log) = LogFile::open(&*db.disk, &path, mode)? else {
-        if crate::disk::locks::is_pending(&*db.home)? {
+        if locks::is_in_use(&*db.home)? {
             return Err(Error::Busy(format!(
                 "the log {} is missing, and processes use {home}: they make a new one as they write next",
                 path.display()
@@ -154,8 +154,7 @@ pub fn attach(
             true => go_on(db, writer, inner, found, options)?,
             false => take_over(db, writer, inner, found.log, &found.slot, found.replayed, options)?,
         }
-        db.hold_pending();
-        return Ok(true);
+        return db.keep_stock_out(inner).map(|()| true);
     }
     let joined = join(db, writer, inner, &log, session, options);
     if joined.is_err() {
@@ -165,8 +164,7 @@ pub fn attach(
     }
     member::end_admin(&log)?;
     joined?;
-    db.hold_pending();
-    Ok(true)
+    db.keep_stock_out(inner).map(|()| true)
 }
 
 /// Attaches to the new log behind a lost one, and ends the session as the last. After an error the

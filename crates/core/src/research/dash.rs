@@ -155,7 +155,7 @@ impl Dash {
             return Err(Error::CantOpen(format!("{} is in use", path.display())));
         }
         // Rule StockKeptOut. Where that fails, stock SQLite gets NOTADB.
-        let _ = crate::disk::locks::pending(&*file);
+        let _ = crate::disk::locks::in_use(&*file);
         *self.id.lock() = Some(file.id().context(what)?);
         let bytes = file.len().context(what)?;
         Ok(Second { file, home: HomeFile { bytes, reserved_bytes: 0, ..*home }, is_named: false })

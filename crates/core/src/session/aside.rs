@@ -15,7 +15,7 @@ use crate::database::queue::ConnectionId;
 use crate::database::{Database, LiveDatabase, Phase};
 use crate::disk::beside;
 use crate::disk::stats::Stats;
-use crate::disk::{DiskFile, OpenMode};
+use crate::disk::{DiskFile, OpenMode, locks};
 use crate::log::ring::StreamedImages;
 use crate::pages::txn::Txn;
 use crate::session::mark::MarkRemoval;
@@ -127,10 +127,9 @@ fn make_room(
     if inner.snapshot_count() > 1 {
         return Err(Error::BusySnapshot);
     }
-    if !crate::disk::locks::exclusive(&*db.home)? {
-        // PENDING was free for a moment.
-        inner.kept_stock_out = false;
-        db.hold_pending();
+    // Not PENDING, which stock SQLite takes for a moment as it is kept out.
+    if !(locks::reserve(&*db.home)? && locks::alone_from_reserved(&*db.home, Duration::ZERO)?) {
+        locks::unreserve(&*db.home)?;
         return Err(Error::BusySnapshot);
     }
     inner.phase = Phase::Aside(me);
@@ -227,7 +226,7 @@ pub fn come_back(db: &Database) -> Result<()> {
         }
     }
     let mut inner = db.inner.lock();
-    crate::disk::locks::downgrade(&*db.home)?;
+    locks::downgrade(&*db.home)?;
     inner.set_state(Arc::new(db.read_state()?.0));
     inner.phase = Phase::Unmarked;
     Ok(())

@@ -23,6 +23,14 @@ const ADMIN_WAIT: Duration = Duration::from_secs(20);
 const READERS_LEAVE: Duration = Duration::from_millis(10);
 const READERS_LOOK: Duration = Duration::from_millis(1);
 
+/// Held for a look at home.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum LookLock {
+    Shared,
+    /// Others use a marked home: not for one at rest.
+    Common,
+}
+
 impl Database {
     /// UNMARKED → LIVE, with the writer's place and SHARED. `Busy` while others read: RESERVED
     /// stays until the caller gives up, so that one of several gets on.
@@ -44,9 +52,8 @@ impl Database {
             )));
         }
         let made = self.place_mark(inner, None);
-        // SHARED keeps stock writers out, PENDING stock readers (rule StockKeptOut).
         match &made {
-            Ok(_) => locks::downgrade_to_pending(&*self.home)?,
+            Ok(_) => inner.kept_stock_out = locks::in_use(&*self.home)?,
             Err(_) => locks::downgrade(&*self.home)?,
         }
         let made = made?;
@@ -78,24 +85,47 @@ impl Database {
         }
     }
 
-    /// Another onewrite process may hold PENDING. False while another program is about to write.
-    pub fn lock_shared(&self, inner: &mut DatabaseState) -> Result<bool> {
-        let is_live = || Ok(self.read_mark()?.is_some());
-        let is_locked = locks::shared_if(&*self.home, is_live)?;
-        if is_locked {
+    /// For a look at home. `None` while another program is about to write.
+    pub fn lock_to_look(&self, inner: &mut DatabaseState) -> Result<Option<LookLock>> {
+        inner.kept_stock_out = false;
+        let locked = match locks::shared(&*self.home)? {
+            true => Some(LookLock::Shared),
+            false => (self.read_mark()?.is_some() && locks::common(&*self.home)?).then_some(LookLock::Common),
+        };
+        if locked.is_some() {
             self.note_look(inner)?;
         }
-        Ok(is_locked)
+        Ok(locked)
     }
 
-    /// Precedes bringing pages home and the mark's removal: stock SQLite that read the length
-    /// without PENDING held reads the header now, and finds the mark (rule StockKeptOut).
-    pub(super) fn keep_stock_out(&self) -> Result<()> {
-        if !self.inner.lock().kept_stock_out {
-            self.hold_pending();
-            locks::readers_leave(&*self.home, READERS_LEAVE)?;
+    /// Stock SQLite gets BUSY while home is marked and in use, else NOTADB (rule StockKeptOut).
+    pub fn keep_stock_out(&self, inner: &mut DatabaseState) -> Result<()> {
+        if inner.kept_stock_out {
+            return Ok(());
         }
+        match self.read_only {
+            true => locks::common(&*self.home)?,
+            false => {
+                inner.kept_stock_out = locks::in_use(&*self.home)?;
+                inner.kept_stock_out
+            }
+        };
         Ok(())
+    }
+
+    /// Precedes bringing pages home and the mark's removal: stock SQLite that has read the length
+    /// reads the header now, and finds the mark.
+    pub(super) fn wait_for_stock(&self) -> Result<()> {
+        let deadline = Instant::now() + READERS_LEAVE;
+        loop {
+            let mut inner = self.inner.lock();
+            self.keep_stock_out(&mut inner)?;
+            if inner.kept_stock_out || self.read_only || Instant::now() >= deadline {
+                return Ok(());
+            }
+            drop(inner);
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 
     /// Others may join a log that this process alone made `live`, all durable, unless the scheme
@@ -112,7 +142,6 @@ impl Database {
         let cursor = live.log.cursor();
         inner.phase = Phase::Live;
         inner.home_tid = slot.base_tid;
-        inner.kept_stock_out = in_flight > 0;
         inner.set_state(Arc::new(State { tid: cursor.last_tid, ..(*inner.latest).clone() }));
         **writer = Some(live);
         if self.facts().all_in_log() && !inner.options.concurrent {
@@ -164,7 +193,7 @@ impl Database {
 
     pub fn detach(&self) -> Result<()> {
         let live = self.inner.lock().phase == Phase::Live;
-        let keep_out = |last: bool| if last { self.keep_stock_out().map(|()| true) } else { Ok(false) };
+        let keep_out = |last: bool| if last { self.wait_for_stock().map(|()| true) } else { Ok(false) };
         let last = if live { self.is_last(ADMIN_WAIT).and_then(keep_out) } else { Ok(true) };
         let closed = match last {
             Ok(true) if live => self.end_session(),

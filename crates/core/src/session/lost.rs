@@ -180,11 +180,11 @@ impl Database {
         inner: &mut DatabaseState,
     ) -> Result<()> {
         let session = writer.as_ref().map_or(0, |live| live.home.mark.session);
-        let (before, kept_stock_out, home_tid) = (inner.published.tid, inner.kept_stock_out, made.home_tid);
+        let (before, home_tid) = (inner.published.tid, made.home_tid);
         let old = inner.member.take();
         let in_flight = old.as_ref().map_or(0, |member| member.move_turn());
         self.share(made, writer, inner, in_flight)?;
-        (inner.kept_stock_out, inner.tid_before) = (kept_stock_out, before);
+        inner.tid_before = before;
         self.table.write().lists_since(home_tid);
         if let Some(member) = inner.member.as_ref().filter(|_| self.alone.load(SeqCst) != 0) {
             member.words.shut_out(member.me);

@@ -52,9 +52,8 @@ impl Database {
             let mut inner = self.inner.lock();
             let was_used = std::mem::take(&mut inner.was_used) || !self.is_unused(&inner);
             let (newest, idle) = (inner.published.tid, inner.options.idle);
-            // Another holder may have gone (rule StockKeptOut).
             if inner.phase == Phase::Live && !self.is_log_replaced(&inner) {
-                self.hold_pending();
+                self.keep_stock_out(&mut inner)?;
             }
             inner.pace.is_over(now, was_used, newest, idle)
         };
@@ -138,7 +137,7 @@ impl Database {
     }
 
     fn make_plain(&self, may: impl FnOnce(&DatabaseState) -> Option<MarkRemoval>) -> Result<bool> {
-        self.keep_stock_out()?;
+        self.wait_for_stock()?;
         let mut writer = self.writer.lock();
         let Some(live) = writer.as_mut() else { return Ok(false) };
         checkpoint::bring_home(self, live)?;

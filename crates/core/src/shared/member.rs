@@ -13,8 +13,8 @@
 //! AnnounceThenLook).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -22,7 +22,7 @@ use parking_lot::{Condvar, Mutex};
 use super::kept::{KeptImages, kept_path};
 use super::slots::MoreSlots;
 use super::tail::Tail;
-use super::turn::{Hold, Turn, Turns, rough_us};
+use super::turn::{Hold, Turn, Turns};
 use super::users;
 use super::words::{PINS, PROCESSES, Pins, ProcessWords, RecoveryDebt, SnapshotCell};
 use crate::base::deadline::Deadline;
@@ -40,8 +40,6 @@ const ASKS_AGAIN: (Duration, Duration) = (Duration::from_micros(500), Duration::
 
 /// A process that attaches looks at so many slots in use for dead ones.
 const LOOKS_AT_DEAD: usize = 4;
-
-const PENDING_EVERY: Duration = Duration::from_millis(100);
 
 /// Exclusive to use the log alone, shared to read it unused. False if another process has a lock
 /// byte.
@@ -145,8 +143,6 @@ struct Local {
     since: Instant,
     /// When another process last had the turn.
     others_at: Option<Instant>,
-    /// When PENDING was last asked for, on the shared clock.
-    pending_at_us: u64,
     dead: Option<usize>,
     /// No turn begins here.
     is_over: bool,
@@ -182,7 +178,6 @@ pub struct Member {
     awaiting: AtomicUsize,
     local: Mutex<Local>,
     idle: Condvar,
-    pending_due: AtomicBool,
 }
 
 impl Member {
@@ -204,12 +199,10 @@ impl Member {
                 seen_turns: u64::MAX,
                 since: Instant::now(),
                 others_at: None,
-                pending_at_us: rough_us(),
                 dead: None,
                 is_over: false,
             }),
             idle: Condvar::new(),
-            pending_due: AtomicBool::new(false),
         }
     }
 
@@ -617,11 +610,6 @@ impl Member {
             Turn::Ours => TakeResult::Anew,
         };
         let takes_over = matches!(taken, TakeResult::FromDead(_));
-        let is_ours = taken != TakeResult::Not;
-        if takes_over || (firm && is_ours && self.turns().taken_since(local.pending_at_us) >= PENDING_EVERY) {
-            local.pending_at_us = rough_us();
-            self.pending_due.store(true, Relaxed);
-        }
         local.in_flight = usize::from(takes_over || (firm && taken != TakeResult::Not));
         local.settling = takes_over || (firm && taken == TakeResult::Anew);
         Ok(taken)
@@ -666,11 +654,6 @@ impl Member {
         self.end_settling(&mut local);
         let local = &mut *local;
         self.forget_dead(&mut local.dead)
-    }
-
-    /// Whether it is time to look for a holder of PENDING (rule StockKeptOut).
-    pub fn should_hold_pending(&self) -> bool {
-        self.pending_due.load(Relaxed) && self.pending_due.swap(false, Relaxed)
     }
 
     fn end_settling(&self, local: &mut Local) {

@@ -256,11 +256,6 @@ impl Turns<'_> {
         (ours.busy && hold != Hold::Busy) || self.swap(word, TurnWord::taken(self.me, held))
     }
 
-    pub fn taken_since(&self, then_us: u64) -> Duration {
-        let place = TurnWord::of(self.words.turn().load(SeqCst));
-        Duration::from_micros(place.stamp_us.wrapping_sub(then_us) & STAMP_MAX)
-    }
-
     pub fn taken_over(&self) {
         self.words.turn().store(TurnWord::taken(self.me, Hold::Busy), SeqCst);
     }

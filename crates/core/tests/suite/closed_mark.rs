@@ -319,11 +319,11 @@ fn a_log_without_its_seal_is_flushed_by_itself() {
     c.close().unwrap();
 }
 
-/// The other process takes SHARED before it sees PENDING: the closing one keeps its file open,
-/// without its locks.
+/// The other process is about to look at home: the closing one keeps its file open, without its
+/// locks.
 #[test]
 fn a_close_that_fails_leaves_the_database_to_the_next_process() {
-    const SHARED: (u64, u64) = (0x4000_0002, 510);
+    const COMMON: (u64, u64) = (0x4000_0002 + 509, 1);
     for op in [Op::Write, Op::Sync] {
         let mut failed = 0;
         for nth in 1.. {
@@ -332,10 +332,10 @@ fn a_close_that_fails_leaves_the_database_to_the_next_process() {
             let mut c = engine.open(Path::new(DB), OpenMode::Create, &[]).unwrap();
             (1..=9).for_each(|byte| write(&mut c, 9, byte));
             let comer = disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap();
-            assert!(comer.try_lock(SHARED.0, SHARED.1, LockKind::Shared).unwrap());
+            assert!(comer.try_lock(COMMON.0, COMMON.1, LockKind::Shared).unwrap());
             disk.fail_nth(op, nth, ErrorKind::Other);
             let closed = c.close();
-            comer.unlock(SHARED.0, SHARED.1).unwrap();
+            comer.unlock(COMMON.0, COMMON.1).unwrap();
             if closed.is_ok() {
                 break;
             }

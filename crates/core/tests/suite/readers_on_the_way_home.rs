@@ -254,33 +254,35 @@ fn a_snapshot_that_a_page_was_added_behind_is_kept_no_image_of_it() {
     }
 }
 
+const SHARED: (u64, u64) = (0x4000_0002, 510);
+
 /// Stock SQLite, which reads the length and then the header, must not come between the pages and
 /// the mark's removal (rule StockKeptOut).
 #[test]
-fn who_closes_last_keeps_stock_sqlite_out() {
-    const PENDING: u64 = 0x4000_0000;
+fn who_closes_first_or_last_keeps_stock_sqlite_out() {
     let sim = SimDisk::new(SimConfig::default());
     sim.put_file(Path::new("/db"), &plain(0));
     let process = Hooked::new(&sim);
     let open = |disk: Arc<dyn Disk>| Engine::new(disk).open(Path::new("/db"), OpenMode::ReadWrite, &[]).unwrap();
-    let mut first = open(Arc::new(sim.clone()));
+    let mut first = open(Arc::new(process.clone()));
     let mut last = open(Arc::new(process.clone()));
     write(&mut first, &numbered(1..2, 1));
     reads(&mut last, 1..2);
-    first.close().unwrap();
     let kept_out = Arc::new(Mutex::new(Vec::new()));
     let (into, stock) = (kept_out.clone(), sim.open(Path::new("/db"), OpenMode::ReadWrite).unwrap());
-    visit(&process, move || into.lock().push(stock.conflicts(PENDING, 1, LockKind::Shared).unwrap()));
+    let is_kept_out = move || stock.conflicts(SHARED.0, SHARED.1, LockKind::Shared).unwrap();
+    first.close().unwrap();
+    assert!(is_kept_out());
+    visit(&process, move || into.lock().push(is_kept_out()));
     last.close().unwrap();
     let kept_out = kept_out.lock();
     assert!(!kept_out.is_empty() && kept_out.iter().all(|kept_out| *kept_out), "{kept_out:?}");
 }
 
-/// Stock SQLite reads the length before a recovery and the header after it, while PENDING is free
-/// (rule StockKeptOut).
+/// Stock SQLite reads the length before a recovery and the header after it, with a lock from
+/// before that (rule StockKeptOut).
 #[test]
 fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
-    const SHARED: (u64, u64) = (0x4000_0002, 510);
     let sim = SimDisk::new(SimConfig::default());
     sim.put_file(Path::new("/db"), &plain(0));
     let open = |disk: Arc<dyn Disk>| Engine::new(disk).open(Path::new("/db"), OpenMode::ReadWrite, &[]).unwrap();
@@ -297,7 +299,7 @@ fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
     let marks = Arc::new(Mutex::new(Vec::new()));
     let into = marks.clone();
     process.at("/db", move |call| {
-        if matches!(call, Call::Lock { start, len, kind: LockKind::Exclusive } if (start, len) == SHARED) {
+        if matches!(call, Call::Lock { start, len: 1, kind: LockKind::Exclusive } if start == SHARED.0) {
             let mut read_version = [0];
             stock.read_at(&mut read_version, 19).unwrap();
             into.lock().push(read_version[0]);

@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::{explain, open, open_stock};
 use rusqlite::{Connection, ffi};
 
-/// Smaller ones never fail. They hold no page: most lists, the state of a database (2,072 bytes on
-/// Windows), and `parking_lot`'s table of waiting threads (2,048 bytes for up to ten).
-const LARGE_BYTES: usize = 3072;
+/// Smaller ones never fail. They hold no page: most lists, and the state of a database (2,072 bytes
+/// on Windows).
+const LARGE_BYTES: usize = 2100;
 
 /// Large allocations that succeed from here on, and how many fail then.
 static PASS: AtomicU32 = AtomicU32::new(u32::MAX);

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::collections::{TryReserveError, VecDeque};
 use std::hash::{BuildHasher, Hash};
 
-use parking_lot::Mutex;
+use std::sync::Mutex;
 
 use crate::base::error::{Error, Result};
 
@@ -71,7 +71,7 @@ pub fn copy(of: &[u8]) -> Result<Vec<u8>> {
 }
 
 fn bytes(len: usize) -> Result<Vec<u8>> {
-    let page = if len == POOLED_BYTES { PAGES.try_lock().and_then(|mut pages| pages.pop()) } else { None };
+    let page = if len == POOLED_BYTES { PAGES.try_lock().ok().and_then(|mut pages| pages.pop()) } else { None };
     page.map_or_else(|| list(len), Ok)
 }
 
@@ -87,7 +87,7 @@ pub struct PageBytes(pub Vec<u8>);
 impl Drop for PageBytes {
     fn drop(&mut self) {
         if self.0.capacity() == POOLED_BYTES
-            && let Some(mut pages) = PAGES.try_lock()
+            && let Ok(mut pages) = PAGES.try_lock()
             && pages.len() < POOLED
             && pages.try_reserve(1).is_ok()
         {
@@ -106,7 +106,7 @@ static SPARES: Mutex<[Vec<u8>; 8]> = Mutex::new([const { Vec::new() }; 8]);
 
 /// An empty buffer, perhaps with the capacity of its last use.
 pub fn spare() -> Vec<u8> {
-    let mut spares = SPARES.try_lock();
+    let mut spares = SPARES.try_lock().ok();
     let spare = spares.as_mut().and_then(|spares| spares.iter_mut().find(|spare| spare.capacity() > 0));
     spare.map_or_else(Vec::new, std::mem::take)
 }
@@ -118,7 +118,8 @@ pub fn give_back(buffer: &mut Vec<u8>) {
     let mut buffer = std::mem::take(buffer);
     buffer.clear();
     if buffer.capacity() <= SPARE_BYTES
-        && let Some(place) = SPARES.try_lock().as_mut().and_then(|s| s.iter_mut().find(|spare| spare.capacity() == 0))
+        && let Some(place) =
+            SPARES.try_lock().ok().as_mut().and_then(|s| s.iter_mut().find(|spare| spare.capacity() == 0))
     {
         *place = buffer;
     }
@@ -133,8 +134,8 @@ mod tests {
         for n in 0..3 * POOLED {
             let pages: Vec<_> = (0..n).map(|_| PageBytes(copy(&[7; POOLED_BYTES]).unwrap())).collect();
             drop(pages);
-            assert!(PAGES.lock().iter().all(|page| page.is_empty() && page.capacity() == POOLED_BYTES));
-            assert!(PAGES.lock().len() <= POOLED);
+            assert!(PAGES.lock().unwrap().iter().all(|page| page.is_empty() && page.capacity() == POOLED_BYTES));
+            assert!(PAGES.lock().unwrap().len() <= POOLED);
             assert_eq!(zeros(POOLED_BYTES).unwrap(), [0; POOLED_BYTES]);
             assert_eq!(copy(&[8; POOLED_BYTES]).unwrap(), [8; POOLED_BYTES]);
         }

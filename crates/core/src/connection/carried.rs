@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::Connection;
 use crate::base::options::Options;
+use crate::database::DatabaseState;
+use crate::disk::sync::MutexGuard;
 
 /// So often a lock is looked at that another thread of the child may have for a moment.
 const LOOKS: u32 = 1000;
@@ -14,10 +16,20 @@ impl Connection {
     /// The settings of the connection and of its database; `None`: a thread of the parent was
     /// changing them during the fork.
     pub fn settings(&self) -> Option<Vec<(String, String)>> {
-        // In a child of a fork the lock may be one that no thread gives back.
-        let shared = (*self.db.inner.try_lock(LOOKS)?.options).clone();
+        let shared = (*self.lock_inherited()?.options).clone();
         let options = Options { busy_ms: self.busy_ms, require: self.requires, shipper: self.ships, ..shared };
         Some(Options::NAMES.iter().filter_map(|name| Some(((*name).to_owned(), options.get(name)?))).collect())
+    }
+
+    /// In a child of a fork the lock may be one that no thread gives back.
+    fn lock_inherited(&self) -> Option<MutexGuard<'_, DatabaseState>> {
+        (0..LOOKS).find_map(|_| {
+            let inner = self.db.inner.try_lock();
+            if inner.is_none() {
+                std::thread::yield_now();
+            }
+            inner
+        })
     }
 
     /// `before` had no lock when a fork carried it into this process, and stays the parent's.

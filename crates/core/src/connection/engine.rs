@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use crate::disk::sync::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::Connection;

@@ -279,7 +279,7 @@ impl Connection {
     fn look_at_home(
         &mut self,
         db: &Database,
-        writer: &mut parking_lot::MutexGuard<'_, Option<LiveDatabase>>,
+        writer: &mut crate::disk::sync::MutexGuard<'_, Option<LiveDatabase>>,
         inner: &mut DatabaseState,
     ) -> Result<()> {
         loop {
@@ -419,7 +419,7 @@ impl Connection {
     fn look(
         &mut self,
         db: &Database,
-        writer: &mut parking_lot::MutexGuard<'_, Option<LiveDatabase>>,
+        writer: &mut crate::disk::sync::MutexGuard<'_, Option<LiveDatabase>>,
         inner: &mut DatabaseState,
     ) -> Result<()> {
         let mut first = [0; at::HEADER_BYTES];

@@ -38,7 +38,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::RwLock;
+use crate::disk::sync::RwLock;
 
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
@@ -304,7 +304,7 @@ pub struct Database {
     pub(crate) concurrent: AtomicBool,
     /// The same.
     pub(crate) busy_ms: AtomicU64,
-    pub(crate) writer: parking_lot::Mutex<Option<LiveDatabase>>,
+    pub(crate) writer: crate::disk::sync::Mutex<Option<LiveDatabase>>,
     /// Bytes of home for which no write-back was requested.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
     /// The last record in the log, until its decision. Its writer keeps the writer's place (rule
@@ -383,7 +383,7 @@ impl Database {
                 pace: pace::Pace::default(),
                 left_wal: None,
             }),
-            writer: parking_lot::Mutex::new(None),
+            writer: crate::disk::sync::Mutex::new(None),
             write_back: Mutex::new(None),
             undecided: Mutex::new(None),
             spans_aside: AtomicBool::new(false),

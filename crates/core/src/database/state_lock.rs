@@ -1,9 +1,7 @@
 //! Debug builds count how often a thread takes the lock of the shared state.
 
-use parking_lot::MutexGuard;
-
 use super::DatabaseState;
-use crate::disk::sync::Mutex;
+use crate::disk::sync::{Mutex, MutexGuard};
 
 #[cfg(debug_assertions)]
 thread_local! {
@@ -28,8 +26,8 @@ impl StateLock {
         self.0.lock()
     }
 
-    pub fn try_lock(&self, looks: u32) -> Option<MutexGuard<'_, DatabaseState>> {
-        self.0.try_lock(looks)
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, DatabaseState>> {
+        self.0.try_lock()
     }
 
     pub fn get_mut(&mut self) -> &mut DatabaseState {

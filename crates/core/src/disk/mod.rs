@@ -51,6 +51,9 @@ use mapped::MappedFile;
 use processes::ProcessTag;
 use shared::SharedWords;
 
+/// For other crates in a process that may fork.
+pub use sync::{Mutex, RwLock};
+
 /// How to open a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {

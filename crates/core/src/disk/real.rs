@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use crate::disk::sync::Mutex;
 use nix::libc;
-use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use rustix::fs::{RenameFlags, SeekFrom};
 use rustix::io::{Errno, retry_on_intr};

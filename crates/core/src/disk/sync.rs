@@ -1,10 +1,13 @@
-//! Waiting for the concurrent parts: the model checker (`tests/model.rs`) has its own.
+//! Locks and waiting: the model checker (`tests/model.rs`) has its own.
+//!
+//! The locks are those of std, each of which waits on a word of its own. This process may be the
+//! child of a fork, where a queue of the whole process would lead to threads of the parent.
 
-use std::sync::OnceLock;
+pub use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-pub use parking_lot::MutexGuard;
 pub use std::thread;
 #[cfg(unix)]
 pub use std::thread::ThreadId as ThreadMark;
@@ -12,45 +15,56 @@ pub use std::thread::ThreadId as ThreadMark;
 #[cfg(windows)]
 pub use super::host::{ThreadMark, this_thread};
 
-/// Held for moments. A waiter spins for microseconds, as the holder mostly runs; one that yields
-/// returns after all others, perhaps with the writer's place.
-#[derive(Default)]
-pub struct Mutex<T>(parking_lot::Mutex<T>);
+/// Held for moments. A thread that panics gives it back as it is.
+#[derive(Debug, Default)]
+pub struct Mutex<T>(std::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
+    /// Unlocked.
     pub const fn new(value: T) -> Mutex<T> {
-        Mutex(parking_lot::Mutex::new(value))
+        Mutex(std::sync::Mutex::new(value))
     }
 
+    /// Waits for it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.try_lock().or_else(|| self.look_again()).unwrap_or_else(|| self.0.lock())
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn try_lock(&self, looks: u32) -> Option<MutexGuard<'_, T>> {
-        (0..looks).find_map(|_| {
-            self.0.try_lock().or_else(|| {
-                thread::yield_now();
-                None
-            })
-        })
-    }
-
-    #[cold]
-    fn look_again(&self) -> Option<MutexGuard<'_, T>> {
-        let mut looks = if has_processors() { 0..LOOKS } else { 0..0 };
-        looks.find_map(|_| {
-            std::hint::spin_loop();
-            if self.0.is_locked() { None } else { self.0.try_lock() }
-        })
+    /// `None` while another has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// The caller is the only owner.
     pub fn get_mut(&mut self) -> &mut T {
-        self.0.get_mut()
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-const LOOKS: u32 = 100;
+/// As [`Mutex`].
+#[derive(Debug, Default)]
+pub struct RwLock<T>(std::sync::RwLock<T>);
+
+impl<T> RwLock<T> {
+    /// Unlocked.
+    pub const fn new(value: T) -> RwLock<T> {
+        RwLock(std::sync::RwLock::new(value))
+    }
+
+    /// Waits for a writer, also for one that waits.
+    pub fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for all others.
+    pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 #[cfg(unix)]
 pub fn this_thread() -> ThreadMark {

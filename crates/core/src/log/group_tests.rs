@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crate::disk::sync::Mutex;
 
 use super::group::{Audience, Durability, Group};
 use crate::base::error::Error;

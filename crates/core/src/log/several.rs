@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
+use crate::disk::sync::Mutex;
 
 use crate::base::error::Result;
 use crate::base::layout::JOURNAL_SUFFIX;

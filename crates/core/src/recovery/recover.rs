@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
+use crate::disk::sync::MutexGuard;
 
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;

@@ -14,7 +14,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::disk::sync::Mutex;
 
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::memory;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
+use crate::disk::sync::MutexGuard;
 
 use super::mark::MarkRemoval;
 use crate::base::error::{Error, IoContext, Result};

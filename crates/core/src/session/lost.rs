@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
+use crate::disk::sync::MutexGuard;
 
 use crate::base::error::{Error, IoContext, Result};
 use crate::checkpoint::checkpoint;
@@ -111,7 +111,16 @@ impl Database {
                 if inner.ships() { "wait" } else { "do not wait" }
             )));
         }
-        self.wait_for_older(&mut inner).map_err(|e| because(&lost, e))?;
+        let deadline = Instant::now() + READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
+        while self.is_older_read(&inner).map_err(|e| because(&lost, e))? {
+            if Instant::now() >= deadline {
+                self.let_in(&inner);
+                return Err(because(&lost, still_read()));
+            }
+            drop(inner);
+            std::thread::sleep(Duration::from_micros(500));
+            inner = self.inner.lock();
+        }
         let made = self.place_mark(&mut inner, Some(live));
         if made.is_err() {
             self.let_in(&inner);
@@ -120,29 +129,15 @@ impl Database {
         self.go_on_with(made, writer, &mut inner).map_err(|e| inner.poison(e))
     }
 
-    /// `Busy` where a snapshot of any process stays older than the newest state.
-    fn wait_for_older(&self, inner: &mut MutexGuard<'_, DatabaseState>) -> Result<()> {
-        let deadline = Instant::now() + READERS_LEAVE.min(Duration::from_millis(inner.options.busy_ms));
-        loop {
-            let mut is_read = inner.snapshots.tids().any(|tid| !inner.is_newest_tid(tid));
-            debug_assert!(inner.latest.tid == inner.published.tid, "everything is at home");
-            if let Some(member) = &inner.member {
-                member.words.shut_out(member.me);
-                is_read |= member.pins_of_others()?.iter().any(|pins| *pins != Pins::default());
-            }
-            if !is_read {
-                return Ok(());
-            }
-            if Instant::now() >= deadline {
-                self.let_in(inner);
-                return Err(Error::Busy(
-"all that was committed is in the database file. A new log is made when no connection reads an older state, and no \
-                     other process reads"
-.into(),
-));
-            }
-            MutexGuard::unlocked(inner, || std::thread::sleep(Duration::from_micros(500)));
+    /// Whether a snapshot of any process is older than the newest state.
+    fn is_older_read(&self, inner: &DatabaseState) -> Result<bool> {
+        debug_assert!(inner.latest.tid == inner.published.tid, "everything is at home");
+        let mut is_read = inner.snapshots.tids().any(|tid| !inner.is_newest_tid(tid));
+        if let Some(member) = &inner.member {
+            member.words.shut_out(member.me);
+            is_read |= member.pins_of_others()?.iter().any(|pins| *pins != Pins::default());
         }
+        Ok(is_read)
     }
 
     fn let_in(&self, inner: &DatabaseState) {
@@ -214,6 +209,14 @@ impl Database {
         inner.phase = Phase::Unmarked;
         Ok(())
     }
+}
+
+fn still_read() -> Error {
+    Error::Busy(
+        "all that was committed is in the database file. A new log is made when no connection reads an older state, and no other \
+         process reads"
+            .into(),
+    )
 }
 
 fn because(lost: &str, error: Error) -> Error {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::disk::sync::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::slots::slots_path;

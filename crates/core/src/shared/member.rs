@@ -12,12 +12,10 @@
 //! An observer cannot write the log: without slot or words, it announces snapshots with locks (rule
 //! AnnounceThenLook).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::{Duration, Instant};
-
-use parking_lot::{Condvar, Mutex};
 
 use super::kept::{KeptImages, kept_path};
 use super::slots::MoreSlots;
@@ -29,6 +27,7 @@ use crate::base::deadline::Deadline;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::lock_bytes::{ADMIN, ATTACH, BYTES, LET_IN, OBSERVED, OBSERVED_BYTES, SLOTS};
 use crate::base::types::Tid;
+use crate::disk::sync::{Mutex, MutexGuard};
 use crate::disk::{Disk, DiskFile, LockKind, system};
 use crate::log::file::{LogCursor, LogFile};
 use crate::log::slot::Slot;
@@ -40,6 +39,8 @@ const ASKS_AGAIN: (Duration, Duration) = (Duration::from_micros(500), Duration::
 
 /// A process that attaches looks at so many slots in use for dead ones.
 const LOOKS_AT_DEAD: usize = 4;
+
+const LOCAL_NAP: Duration = Duration::from_micros(50);
 
 /// Exclusive to use the log alone, shared to read it unused. False if another process has a lock
 /// byte.
@@ -567,23 +568,35 @@ impl Member {
         self.turns().kept_by_another(kept).map_or(Ok(false), |process| Ok(!self.is_dead(process)?))
     }
 
+    /// A thread that waits for another process's turn has it for long.
+    fn lock_local(&self, deadline: &Deadline) -> Option<MutexGuard<'_, Local>> {
+        loop {
+            let local = self.local.try_lock();
+            if local.is_some() || Instant::now() >= deadline.at() {
+                return local;
+            }
+            std::thread::sleep(LOCAL_NAP);
+        }
+    }
+
     /// Busy is for a transaction, which [`Member::leave`] ends. Does not wait for a process that
     /// has the place for `kept`. After `FromDead`, also of a lease, the caller takes over and calls
     /// [`Member::settle`] and [`Member::leave`]; after a firm `Anew` just these.
     pub fn take(&self, hold: impl Into<Hold>, deadline: &Deadline, kept: Option<Duration>) -> Result<TakeResult> {
         let hold = hold.into();
         let firm = hold == Hold::Busy;
-        // A thread that waits for another process's turn holds it.
-        let local = self.local.try_lock().or_else(|| self.local.try_lock_until(deadline.at()));
-        let Some(mut local) = local else { return Ok(TakeResult::Not) };
+        let Some(mut local) = self.lock_local(deadline) else { return Ok(TakeResult::Not) };
         // Joins our turn if it is in order and others have not waited too long.
         while local.settling || (firm && local.in_flight > 0 && self.turns().should_pass_on(local.since)) {
             if local.is_over {
                 break;
             }
-            if self.idle.wait_until(&mut local, deadline.at()).timed_out() {
+            let left = deadline.at().saturating_duration_since(Instant::now());
+            let (woken, waited) = self.idle.wait_timeout(local, left).unwrap_or_else(PoisonError::into_inner);
+            if waited.timed_out() {
                 return Ok(TakeResult::Not);
             }
+            local = woken;
         }
         if local.is_over {
             return Ok(TakeResult::Not);

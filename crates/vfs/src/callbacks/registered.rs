@@ -5,7 +5,7 @@
 use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use onewrite_core::disk::RwLock;
 use rustc_hash::FxHashMap;
 
 use crate::database::{self, Main};

@@ -7,8 +7,8 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
+use lock_api::Mutex;
 use onewrite_core::{Asks, Connection};
-use parking_lot::lock_api::Mutex;
 
 use super::siblings::Siblings;
 use super::state::{MainFileState, OpenName};

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Weak};
 
-use parking_lot::Mutex;
+use onewrite_core::disk::Mutex;
 
 /// The files of a connection, by its address (`SQLITE_FCNTL_PDB`).
 static KNOWN: LazyLock<Mutex<HashMap<usize, Weak<SiblingFiles>>>> = LazyLock::new(Mutex::default);

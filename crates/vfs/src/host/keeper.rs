@@ -8,9 +8,10 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Condvar, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Once, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use onewrite_core::disk::Mutex;
 use onewrite_core::{Engine, Error};
 
 use crate::process::{end, log};
@@ -25,8 +26,6 @@ const EXIT_WAIT: Duration = Duration::from_secs(1);
 /// fork gets new ones: no thread of its parent can have held their locks.
 struct Keeper {
     engine: Weak<Engine>,
-    /// The thread nearly always sleeps when a process forks. `parking_lot` would keep it in a queue
-    /// of the whole process, which the child's threads would follow.
     state: Mutex<KeeperState>,
     /// A database is due while the thread sleeps.
     due: Condvar,
@@ -77,7 +76,7 @@ impl Keeper {
             end::stay_loaded();
             end::at_exit(rest_at_exit);
         });
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.is_due = true;
         if state.runs {
             self.due.notify_one();
@@ -99,7 +98,7 @@ impl Keeper {
                 self.engine.upgrade().and_then(|engine| engine.look_after(Instant::now(), failed))
             };
             let nap = next.map_or(LOOK.1, |next| next.clamp(LOOK.0, LOOK.1));
-            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let state = self.state.lock();
             let woken = self.due.wait_timeout_while(state, nap, |state| !state.is_due);
             let (mut state, _) = woken.unwrap_or_else(PoisonError::into_inner);
             if !std::mem::take(&mut state.is_due) && next.is_none() {

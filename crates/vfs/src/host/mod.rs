@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use onewrite_core::Engine;
 use onewrite_core::disk::Disk;
-use parking_lot::Mutex;
+use onewrite_core::disk::Mutex;
 
 use crate::process::{end, fork};
 use crate::sqlite::api::Api;

@@ -3,10 +3,8 @@
 #![allow(unsafe_code)]
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
-
-use parking_lot::{Condvar, Mutex};
 
 /// A call into this library.
 pub(crate) struct InsideCall;
@@ -25,13 +23,13 @@ pub(crate) fn rest_within(wait: Duration, rest: impl FnOnce() + Send + 'static) 
     let ends = ended.clone();
     let rest = move || {
         rest();
-        *ends.0.lock() = true;
+        *ends.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
         ends.1.notify_one();
     };
     let _ = std::panic::catch_unwind(AssertUnwindSafe(|| {
         if without_signals(|| std::thread::Builder::new().spawn(rest)).is_ok() {
-            let mut is_over = ended.0.lock();
-            ended.1.wait_while_for(&mut is_over, |is_over| !*is_over, wait);
+            let is_over = ended.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let _waited = ended.1.wait_timeout_while(is_over, wait, |is_over| !*is_over);
         }
     }));
 }

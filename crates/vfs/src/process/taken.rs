@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use parking_lot::lock_api::{GuardSend, RawMutex};
+use lock_api::{GuardSend, RawMutex};
 
 /// Whether a thread has it.
 pub(crate) struct SpinFlag(AtomicBool);
@@ -40,7 +40,7 @@ unsafe impl RawMutex for SpinFlag {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use parking_lot::lock_api::Mutex;
+    use lock_api::Mutex;
 
     #[test]
     fn one_thread_has_it_at_a_time() {

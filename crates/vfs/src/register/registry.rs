@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use onewrite_core::disk::Disk;
+use onewrite_core::disk::Mutex;
 use onewrite_core::disk::real::RealDisk;
-use parking_lot::Mutex;
 
 use crate::callbacks::{Onewrite, structure};
 use crate::host::Host;

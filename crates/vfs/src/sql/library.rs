@@ -5,8 +5,8 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
+use onewrite_core::disk::Mutex;
 use onewrite_core::text::printable;
-use parking_lot::Mutex;
 
 use crate::sqlite::api::{c_text, copy_into, read_slot};
 use crate::sqlite::ffi::{

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::disk::sync::Mutex;
 
 use super::SimState;
 use super::faults::{CallFate, Op};

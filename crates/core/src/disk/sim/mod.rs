@@ -24,7 +24,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use crate::disk::sync::Mutex;
 
 pub use self::faults::{CallCounters, Op, TraceEntry};
 pub use self::rng::SplitMix64;

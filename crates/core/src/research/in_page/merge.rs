@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use crate::disk::sync::Mutex;
 
 use crate::base::error::{IoContext, Result};
 use crate::base::memory;

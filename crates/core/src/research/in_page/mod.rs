@@ -11,7 +11,7 @@ mod merge;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::Mutex;
+use crate::disk::sync::Mutex;
 
 use self::freelist::Freed;
 use self::merge::PendingMerge;

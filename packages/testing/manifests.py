@@ -179,6 +179,21 @@ def java() -> Iterator[tuple[str, Stated]]:
         raise SystemExit("FAILED: the pom does not ask for sqlite-jdbc")
 
 
+def nuget() -> Iterator[tuple[str, Stated]]:
+    for path in artifacts(f"onewrite.{VERSION}.nupkg"):
+        package = Artifact(path)
+        package.has((*PAPERS, "[Content_Types].xml", "_rels/.rels", "contentFiles/cs/any/Onewrite.cs"))
+        if not any(fnmatch.fnmatch(name, "runtimes/*/native/*onewrite.*") for name in package.files):
+            raise SystemExit(f"FAILED: {package.name} has no library")
+        schema = "{http://schemas.microsoft.com/packaging/2013/05/nuspec.xsd}"
+        stated = {element.tag.removeprefix(schema): element for element in ElementTree.fromstring(package.one("*.nuspec"))[0]}
+        text = {name: element.text or "" for name, element in stated.items()}
+        yield package.name, {
+            "name": text["id"], "version": text["version"], "license": text["license"], "homepage": text["projectUrl"],
+            "repository": stated["repository"].get("url"), "author_name": text["authors"], "description": text["description"],
+        }
+
+
 def ruby() -> Iterator[tuple[str, Stated]]:
     show = """require "json"; spec = Gem::Package.new(ARGV[0]).spec
 puts JSON.generate(name: spec.name, version: spec.version, licenses: spec.licenses, homepage: spec.homepage, description: spec.summary,

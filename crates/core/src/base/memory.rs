@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::collections::{TryReserveError, VecDeque};
 use std::hash::{BuildHasher, Hash};
-
 use std::sync::Mutex;
 
 use crate::base::error::{Error, Result};

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::disk::sync::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::Connection;
@@ -14,6 +13,7 @@ use crate::connection::schemes;
 use crate::database::queue::ConnectionId;
 use crate::database::{AttachHook, Database, Phase};
 use crate::disk::locks;
+use crate::disk::sync::Mutex;
 use crate::disk::{Disk, DiskFile, FileId, OpenMode};
 use crate::log::several::Several;
 

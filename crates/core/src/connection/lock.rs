@@ -18,6 +18,7 @@ use crate::base::types::Tid;
 use crate::database::queue::{HoldLimits, Patience, TurnClaim};
 use crate::database::{Database, DatabaseState, LiveDatabase, Phase, state_of};
 use crate::disk::locks;
+use crate::disk::sync::MutexGuard;
 use crate::log::group::{Durability, Group};
 use crate::pages::txn::Txn;
 use crate::processes::another_writes;
@@ -279,7 +280,7 @@ impl Connection {
     fn look_at_home(
         &mut self,
         db: &Database,
-        writer: &mut crate::disk::sync::MutexGuard<'_, Option<LiveDatabase>>,
+        writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
         inner: &mut DatabaseState,
     ) -> Result<()> {
         loop {
@@ -419,7 +420,7 @@ impl Connection {
     fn look(
         &mut self,
         db: &Database,
-        writer: &mut crate::disk::sync::MutexGuard<'_, Option<LiveDatabase>>,
+        writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
         inner: &mut DatabaseState,
     ) -> Result<()> {
         let mut first = [0; at::HEADER_BYTES];

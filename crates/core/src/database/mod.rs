@@ -38,8 +38,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::disk::sync::RwLock;
-
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
 use crate::base::options::{Options, SchemeName};
@@ -52,7 +50,7 @@ use crate::database::scheme::{Facts, Scheme};
 use crate::database::state_lock::StateLock;
 use crate::disk::image_file::ImageFile;
 use crate::disk::stats::{CountedFile, Stats};
-use crate::disk::sync::Mutex;
+use crate::disk::sync::{Mutex, RwLock};
 use crate::disk::{Disk, DiskFile, FileId, read_part, system};
 use crate::log::file::LogFile;
 use crate::log::group::Audience;
@@ -304,7 +302,7 @@ pub struct Database {
     pub(crate) concurrent: AtomicBool,
     /// The same.
     pub(crate) busy_ms: AtomicU64,
-    pub(crate) writer: crate::disk::sync::Mutex<Option<LiveDatabase>>,
+    pub(crate) writer: Mutex<Option<LiveDatabase>>,
     /// Bytes of home for which no write-back was requested.
     pub(crate) write_back: Mutex<Option<(u64, u64)>>,
     /// The last record in the log, until its decision. Its writer keeps the writer's place (rule
@@ -383,7 +381,7 @@ impl Database {
                 pace: pace::Pace::default(),
                 left_wal: None,
             }),
-            writer: crate::disk::sync::Mutex::new(None),
+            writer: Mutex::new(None),
             write_back: Mutex::new(None),
             undecided: Mutex::new(None),
             spans_aside: AtomicBool::new(false),

@@ -67,8 +67,8 @@ pub fn shared(home: &dyn DiskFile) -> Result<bool> {
     is_pending.map(|is_pending| !is_pending)
 }
 
-/// In place of SHARED, of a home that others use: a lock that they let be. No process marks home
-/// or takes its turn to write it plain meanwhile. False while one has EXCLUSIVE.
+/// In place of SHARED, of a home that others use: a byte that they do not take. No process gets
+/// EXCLUSIVE meanwhile. False while one has it.
 pub fn common(home: &dyn DiskFile) -> Result<bool> {
     let got = home.try_lock(COMMON, 1, LockKind::Shared).context(what)?;
     if got {

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use crate::disk::sync::Mutex;
 use nix::libc;
 use rustc_hash::FxHashMap;
 use rustix::fs::{RenameFlags, SeekFrom};
@@ -21,6 +20,7 @@ use super::common::{self, ATOMIC_UNIT_BYTES_MIN, directory_of};
 use super::forked::ForkSafeFile;
 use super::mapped::MappedFile;
 use super::processes::ProcessTag;
+use super::sync::Mutex;
 use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
 use super::{host, look};
 

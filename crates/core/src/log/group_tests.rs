@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::disk::sync::Mutex;
-
 use super::group::{Audience, Durability, Group};
 use crate::base::error::Error;
 use crate::base::types::Tid;
 use crate::disk::sim::{Op, SimConfig, SimDisk};
+use crate::disk::sync::Mutex;
 use crate::disk::{Disk, OpenMode};
 use crate::sqlite_format::home::State;
 

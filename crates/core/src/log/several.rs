@@ -8,11 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::disk::sync::Mutex;
-
 use crate::base::error::Result;
 use crate::base::layout::JOURNAL_SUFFIX;
 use crate::base::types::{LogOffset, Tid};
+use crate::disk::sync::Mutex;
 use crate::disk::{random, system};
 use crate::log::decision::{Decision, DecisionPart};
 use crate::log::file::LogFile;

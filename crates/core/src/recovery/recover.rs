@@ -9,8 +9,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::disk::sync::MutexGuard;
-
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::base::options::Options;
@@ -23,6 +21,7 @@ use crate::database::scheme::CrashedSession;
 use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase, Phase};
 use crate::disk::beside;
 use crate::disk::stats::CountedFile;
+use crate::disk::sync::MutexGuard;
 use crate::disk::{LockKind, OpenMode, locks, random};
 use crate::log::file::{LogFile, log_path};
 use crate::log::group::{Audience, Durability};

@@ -14,8 +14,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::disk::sync::Mutex;
-
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::memory;
 use crate::base::rules::{Case, keeps};
@@ -26,6 +24,7 @@ use crate::database::scheme::{Commit, CommitOutcome, Facts, Scheme};
 use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase};
 use crate::disk::beside;
 use crate::disk::stats::{CountedFile, Stats};
+use crate::disk::sync::Mutex;
 use crate::disk::{DiskFile, FileId};
 use crate::log::group::Durability;
 use crate::pages::table::{Image, ImageLocation};

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::disk::sync::MutexGuard;
-
 use super::mark::MarkRemoval;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::rules::{Case, keeps};
@@ -12,6 +10,7 @@ use crate::base::types::Tid;
 use crate::checkpoint;
 use crate::database::{Database, DatabaseState, LiveDatabase, Phase};
 use crate::disk::locks;
+use crate::disk::sync::MutexGuard;
 use crate::log::ring::StreamedImages;
 use crate::shared::member::Member;
 use crate::shared::tail::Tail;

@@ -4,12 +4,11 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use crate::disk::sync::MutexGuard;
-
 use crate::base::error::{Error, IoContext, Result};
 use crate::checkpoint::checkpoint;
 use crate::database::identity::replaced;
 use crate::database::{Database, DatabaseState, LiveDatabase, Phase};
+use crate::disk::sync::MutexGuard;
 use crate::log::file::LogFile;
 use crate::log::ring::StreamedImages;
 use crate::log::slot::Slot;

@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::sync::Mutex;
 use rustc_hash::FxHashMap;
 
 use super::slots::slots_path;
@@ -19,6 +18,7 @@ use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::{KEPT_SUFFIX, le_u32, le_u64, put};
 use crate::base::types::{PageNo, Tid};
 use crate::disk::beside;
+use crate::disk::sync::Mutex;
 use crate::disk::{Disk, DiskFile, OpenMode};
 use crate::log::file::base;
 

@@ -3,10 +3,9 @@
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
-use crate::disk::sync::Mutex;
-
 use super::SimState;
 use super::faults::{CallFate, Op};
+use crate::disk::sync::Mutex;
 use crate::disk::{DiskFile, FileId, FileSeal, LockKind, SharedWords, lock_range};
 
 /// Page of the cache in bytes.

@@ -24,10 +24,9 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::disk::sync::Mutex;
-
 pub use self::faults::{CallCounters, Op, TraceEntry};
 pub use self::rng::SplitMix64;
+use super::sync::Mutex;
 use super::{Disk, DiskFile, FileId, LockKind, NamesStamp, OpenMode, SharedWords};
 use bytes::Bytes;
 use cache::CachedFile;

@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::disk::sync::Mutex;
 use windows_sys::Win32::Foundation::ERROR_USER_MAPPED_FILE;
 use windows_sys::Win32::Storage::FileSystem::FILE_FLAG_OPEN_REPARSE_POINT;
 
@@ -20,6 +19,7 @@ use super::common::{self, ATOMIC_UNIT_BYTES_MIN, directory_of};
 use super::host::{self, HeldLocks};
 use super::look;
 use super::processes::ProcessTag;
+use super::sync::Mutex;
 use super::{Access, Disk, DiskFile, FileId, LockKind, OpenMode, SharedWords, lock_range};
 
 /// This machine's.

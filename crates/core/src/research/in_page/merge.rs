@@ -15,15 +15,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::disk::sync::Mutex;
-
 use crate::base::error::{IoContext, Result};
 use crate::base::memory;
 use crate::base::options::Options;
 use crate::base::types::{PageNo, Tid};
 use crate::database::{Database, LiveDatabase};
 use crate::disk::image_file::ImageFile;
-use crate::disk::sync::Event;
+use crate::disk::sync::{Event, Mutex};
 use crate::pages::table::Image;
 use crate::research::place::{self, Placement};
 use crate::research::trailer::Trailer;

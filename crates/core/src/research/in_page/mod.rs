@@ -11,8 +11,6 @@ mod merge;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::disk::sync::Mutex;
-
 use self::freelist::Freed;
 use self::merge::PendingMerge;
 use crate::base::error::{Error, IoContext, Result};
@@ -28,6 +26,7 @@ use crate::commit::{self, record};
 use crate::database::scheme::{Commit, CommitOutcome, CrashedSession, Doubtful, Facts, Gaps, Scheme};
 use crate::database::{Database, DatabaseState, HomeFile, LiveDatabase};
 use crate::disk::stats::Stats;
+use crate::disk::sync::Mutex;
 use crate::log::group::Durability;
 use crate::log::record::Encoder;
 use crate::log::ring::StreamedImages;

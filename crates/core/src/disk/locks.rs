@@ -83,7 +83,7 @@ pub fn common(home: &dyn DiskFile) -> Result<bool> {
 pub fn in_use(home: &dyn DiskFile) -> Result<bool> {
     for own in SHARED..OF_ALL {
         if home.try_lock(own, 1, LockKind::Exclusive).context(what)? {
-            home.unlock(own + 1, SHARED + SHARED_BYTES - own - 1).context(what)?;
+            home.unlock(own + 1, COMMON - own).context(what)?;
             home.unlock(PENDING, own - PENDING).context(what)?;
             return Ok(true);
         }
@@ -126,10 +126,17 @@ pub fn release_pending(home: &dyn DiskFile) -> Result<()> {
 /// False, with SHARED kept, if another reads or writes.
 pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
     let got = reserve(home)? && exclusive_from_reserved(home, Duration::ZERO)?;
-    if !got {
-        unreserve(home)?;
-    }
-    Ok(got)
+    or_unreserved(home, got)
+}
+
+/// The same from [`in_use`], without PENDING: stock SQLite takes it for a moment as it is kept out.
+pub fn exclusive_in_use(home: &dyn DiskFile) -> Result<bool> {
+    let got = reserve(home)? && alone_from_reserved(home, Duration::ZERO)?;
+    or_unreserved(home, got)
+}
+
+fn or_unreserved(home: &dyn DiskFile, got: bool) -> Result<bool> {
+    if got { Ok(true) } else { unreserve(home).map(|()| false) }
 }
 
 /// Raises RESERVED to EXCLUSIVE, keeping new readers out meanwhile. False, with RESERVED kept, if
@@ -137,8 +144,7 @@ pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
 pub fn exclusive_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bool> {
     let deadline = Instant::now() + patience;
     loop {
-        let got = home.try_lock(PENDING, 1, LockKind::Exclusive).context(what)?
-            && home.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)?;
+        let got = pending(home)? && home.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)?;
         if !got && Instant::now() < deadline {
             std::thread::sleep(Duration::from_micros(100));
             continue;
@@ -190,10 +196,21 @@ pub fn is_reserved(home: &dyn DiskFile) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::disk::real::RealDisk;
     use crate::disk::sim::{SimConfig, SimDisk};
     use crate::disk::{Disk, OpenMode};
+
+    /// Simulated and real; `open` opens one file again.
+    fn on_each_disk(test: impl Fn(&dyn Fn() -> Arc<dyn DiskFile>)) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("db");
+        for disk in [&SimDisk::new(SimConfig::default()) as &dyn Disk, &RealDisk::new()] {
+            test(&|| disk.open(&path, OpenMode::Create).unwrap());
+        }
+    }
 
     #[test]
     fn levels_exclude_each_other_as_in_sqlite() {
@@ -212,10 +229,7 @@ mod tests {
 
     #[test]
     fn pending_keeps_new_readers_out_and_leaves_the_old_ones() {
-        for disk in [&SimDisk::new(SimConfig::default()) as &dyn Disk, &RealDisk::new()] {
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("db");
-            let open = || disk.open(&path, OpenMode::Create).unwrap();
+        on_each_disk(|open| {
             let (reader, writer, comer) = (open(), open(), open());
             assert!(shared(&*reader).unwrap() && shared(&*writer).unwrap());
             assert!(reserve(&*writer).unwrap() && is_reserved(&*comer).unwrap());
@@ -228,7 +242,7 @@ mod tests {
             assert!(writer.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).unwrap(), "the refused left nothing");
             none(&*writer).unwrap();
             assert!(shared(&*comer).unwrap() && !is_reserved(&*reader).unwrap());
-        }
+        });
     }
 
     /// As stock SQLite reads.
@@ -241,10 +255,7 @@ mod tests {
 
     #[test]
     fn each_process_of_a_marked_home_keeps_stock_sqlite_out_by_itself() {
-        for disk in [&SimDisk::new(SimConfig::default()) as &dyn Disk, &RealDisk::new()] {
-            let dir = tempfile::tempdir().unwrap();
-            let path = dir.path().join("db");
-            let open = || disk.open(&path, OpenMode::Create).unwrap();
+        on_each_disk(|open| {
             let (marks, joins, looks, stock) = (open(), open(), open(), open());
             assert!(shared(&*marks).unwrap() && exclusive(&*marks).unwrap());
             assert!(!common(&*looks).unwrap(), "home is being marked");
@@ -261,7 +272,7 @@ mod tests {
             none(&*joins).unwrap();
             none(&*looks).unwrap();
             assert!(everything(&*stock).unwrap());
-        }
+        });
     }
 
     #[test]

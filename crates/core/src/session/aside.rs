@@ -127,9 +127,7 @@ fn make_room(
     if inner.snapshot_count() > 1 {
         return Err(Error::BusySnapshot);
     }
-    // Not PENDING, which stock SQLite takes for a moment as it is kept out.
-    if !(locks::reserve(&*db.home)? && locks::alone_from_reserved(&*db.home, Duration::ZERO)?) {
-        locks::unreserve(&*db.home)?;
+    if !locks::exclusive_in_use(&*db.home)? {
         return Err(Error::BusySnapshot);
     }
     inner.phase = Phase::Aside(me);

@@ -99,16 +99,10 @@ impl Database {
 
     /// Stock SQLite gets BUSY while home is marked and in use, else NOTADB (rule StockKeptOut).
     pub fn keep_stock_out(&self, inner: &mut DatabaseState) -> Result<()> {
-        if inner.kept_stock_out {
-            return Ok(());
+        if self.read_only {
+            return locks::common(&*self.home).map(drop);
         }
-        match self.read_only {
-            true => locks::common(&*self.home)?,
-            false => {
-                inner.kept_stock_out = locks::in_use(&*self.home)?;
-                inner.kept_stock_out
-            }
-        };
+        inner.kept_stock_out = inner.kept_stock_out || locks::in_use(&*self.home)?;
         Ok(())
     }
 
@@ -174,7 +168,6 @@ impl Database {
     pub fn quit(&self, inner: &mut DatabaseState) -> Result<()> {
         self.table.write().member = None;
         (inner.home_tid, inner.tid_before) = (Tid::HOME, Tid::HOME);
-        inner.kept_stock_out = false;
         inner.member.take().map_or(Ok(()), |member| member.leave_for_good())
     }
 

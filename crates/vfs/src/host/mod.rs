@@ -11,8 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use onewrite_core::Engine;
-use onewrite_core::disk::Disk;
-use onewrite_core::disk::Mutex;
+use onewrite_core::disk::{Disk, Mutex};
 
 use crate::process::{end, fork};
 use crate::sqlite::api::Api;

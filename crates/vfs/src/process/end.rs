@@ -3,8 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar};
 use std::time::Duration;
+
+use onewrite_core::disk::Mutex;
 
 /// A call into this library.
 pub(crate) struct InsideCall;
@@ -23,13 +25,12 @@ pub(crate) fn rest_within(wait: Duration, rest: impl FnOnce() + Send + 'static) 
     let ends = ended.clone();
     let rest = move || {
         rest();
-        *ends.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *ends.0.lock() = true;
         ends.1.notify_one();
     };
     let _ = std::panic::catch_unwind(AssertUnwindSafe(|| {
         if without_signals(|| std::thread::Builder::new().spawn(rest)).is_ok() {
-            let is_over = ended.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let _waited = ended.1.wait_timeout_while(is_over, wait, |is_over| !*is_over);
+            let _waited = ended.1.wait_timeout_while(ended.0.lock(), wait, |is_over| !*is_over);
         }
     }));
 }

@@ -6,9 +6,8 @@ use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::sync::Arc;
 
-use onewrite_core::disk::Disk;
-use onewrite_core::disk::Mutex;
 use onewrite_core::disk::real::RealDisk;
+use onewrite_core::disk::{Disk, Mutex};
 
 use crate::callbacks::{Onewrite, structure};
 use crate::host::Host;

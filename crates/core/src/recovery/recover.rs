@@ -155,15 +155,16 @@ pub fn attach(
         }
         return db.keep_stock_out(inner).map(|()| true);
     }
-    let joined = join(db, writer, inner, &log, session, options);
+    // Before another may leave the database to this process.
+    let kept_out = db.keep_stock_out(inner);
+    let joined = kept_out.and_then(|()| join(db, writer, inner, &log, session, options));
     if joined.is_err() {
         **writer = None;
         db.table.write().clear();
         db.quit(inner)?;
     }
     member::end_admin(&log)?;
-    joined?;
-    db.keep_stock_out(inner).map(|()| true)
+    joined.map(|()| true)
 }
 
 /// Attaches to the new log behind a lost one, and ends the session as the last. After an error the

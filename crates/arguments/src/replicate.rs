@@ -127,7 +127,7 @@ pub struct Replicate {
     pub file: Option<PathBuf>,
     /// The store, for this database alone: file:///path (its parent must be there),
     /// s3://bucket/path, gs://bucket/path, abs://account@container/path, sftp://user@host/path,
-    /// webdavs://user@host/path
+    /// webdavs://user@host/path, nats://user@host/bucket
     #[arg(value_name = "URL")]
     pub url: Option<String>,
     /// Ship the databases of this file, a YAML file as Litestream's

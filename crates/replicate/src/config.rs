@@ -17,6 +17,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use url::Url;
 
 /// The characters of a path in a URL that stay as they are.
 const IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
@@ -167,6 +168,18 @@ struct ReplicaKeys {
     account_name: Text,
     account_key: Text,
     sas_token: Text,
+    host: Text,
+    user: Text,
+    username: Text,
+    password: Text,
+    key_path: Text,
+    host_key: Text,
+    webdav_url: Text,
+    webdav_username: Text,
+    webdav_password: Text,
+    token: Text,
+    creds: Text,
+    tls: Text,
     sync_interval: Text,
 }
 
@@ -454,7 +467,8 @@ impl Values<'_> {
         let kind = scheme.or(kind).unwrap_or_else(|| "file".to_owned());
         let account = self.plain(keys.account_name.as_ref().or(root.account_name.as_ref()))?;
         let mut base = match (kind.as_str(), url, path) {
-            ("file" | "s3" | "gs" | "abs" | "sftp" | "webdav" | "webdavs", Some(url), _) => url,
+            ("file" | "s3" | "gs" | "abs", Some(url), _) => url,
+            ("sftp" | "webdav" | "webdavs" | "nats", url, path) => self.url_of_server(&kind, url, path, replica)?,
             ("file", None, Some(path)) => {
                 let path =
                     std::path::absolute(&path).map_err(|e| self.fail(line, format!("cannot find {path}: {e}")))?;
@@ -472,7 +486,7 @@ impl Values<'_> {
             ("file", None, None) => return Err(self.fail(line, "a replica needs url:, or path:")),
             _ => {
                 return Err(
-                    self.fail(line, format!("type {kind} is not served: file, s3, gs, abs; sftp and webdav as url:"))
+                    self.fail(line, format!("type {kind} is not served: file, s3, gs, abs, sftp, webdav, nats"))
                 );
             }
         };
@@ -496,6 +510,62 @@ impl Values<'_> {
         }
         let keys = self.store_keys(&kind, account, root, replica)?;
         Ok((base, keys))
+    }
+
+    /// The URL of a server, with the login and the parameters that keys name.
+    fn url_of_server(
+        &self,
+        kind: &str,
+        url: Option<String>,
+        path: Option<String>,
+        replica: &Spanned<ReplicaKeys>,
+    ) -> Result<String> {
+        let (keys, line) = (&replica.value, replica.referenced.line());
+        let needs = |key: &str| self.fail(line, format!("a replica of type {kind} needs url:{key}"));
+        let is_nats = kind == "nats";
+        let webdav = match kind {
+            "sftp" | "nats" => None,
+            _ => self.plain(keys.webdav_url.as_ref())?,
+        };
+        let (base, user, password) = match (kind, url, webdav) {
+            ("sftp", url, _) => {
+                let host = self.plain(keys.host.as_ref())?.map(|host| format!("sftp://{host}"));
+                (url.or(host).ok_or_else(|| needs(", or host:")), &keys.user, &keys.password)
+            }
+            ("nats", url, _) => (url.ok_or_else(|| needs(" like nats://host/bucket")), &keys.username, &keys.password),
+            (_, Some(url), _) => (Ok(url), &keys.webdav_username, &keys.webdav_password),
+            (_, None, Some(url)) => {
+                let url = url.strip_prefix("http").map(|rest| format!("webdav{rest}"));
+                let url = url.ok_or_else(|| self.fail(line, "webdav-url: begins with http:// or https://"));
+                (url, &keys.webdav_username, &keys.webdav_password)
+            }
+            (..) => (Err(needs(", or webdav-url:")), &keys.webdav_username, &keys.webdav_password),
+        };
+        let mut url = Url::parse(&base?).map_err(|e| self.fail(line, format!("it is no URL: {e}")))?;
+        let unusable = |()| self.fail(line, "the URL names no server");
+        if let Some(user) = self.plain(user.as_ref().or(keys.token.as_ref().filter(|_| is_nats)))? {
+            url.set_username(&user).map_err(unusable)?;
+        }
+        if let Some(password) = self.plain(password.as_ref())? {
+            hide(&password);
+            url.set_password(Some(&password)).map_err(unusable)?;
+        }
+        if let Some(path) = path {
+            let base = url.path().trim_end_matches('/').to_owned();
+            url.set_path(&format!("{base}/{}", utf8_percent_encode(path.trim_start_matches('/'), IN_PATH)));
+        }
+        let parameters = [
+            ("key-path", kind == "sftp", &keys.key_path),
+            ("host-key", kind == "sftp", &keys.host_key),
+            ("creds", is_nats, &keys.creds),
+            ("tls", is_nats, &keys.tls),
+        ];
+        for (name, _, value) in parameters.into_iter().filter(|(_, is_known, _)| *is_known) {
+            if let Some(value) = self.plain(value.as_ref())? {
+                url.query_pairs_mut().append_pair(name, &value);
+            }
+        }
+        Ok(url.into())
     }
 
     fn store_keys(

@@ -198,7 +198,7 @@ const KINDS: [(Request, &str); 5] = [
     (Request::Delete, "delete"),
 ];
 /// Kinds of buckets, as Litestream's counters name them.
-const REPLICA_TYPES: [&str; 5] = ["s3", "gs", "abs", "sftp", "webdav"];
+const REPLICA_TYPES: [&str; 6] = ["s3", "gs", "abs", "sftp", "webdav", "nats"];
 const LEVELS: usize = 10;
 
 /// How many commits the store lacks; `None`: that cannot be told.

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 const HIDDEN: &str = "***";
 /// Parameters of a store's URL that are no secrets.
-pub const PARAMETERS: [&str; 5] = ["region", "endpoint", "force-path-style", "key-path", "host-key"];
+pub const PARAMETERS: [&str; 7] = ["region", "endpoint", "force-path-style", "key-path", "host-key", "creds", "tls"];
 const CREDENTIALS: [&str; 4] = ["x-amz-signature=", "x-amz-credential=", "x-amz-security-token=", "authorization:"];
 const SECRETS_MAX: usize = 64;
 /// A shorter secret could be part of any word.

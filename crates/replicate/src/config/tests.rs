@@ -44,8 +44,10 @@ fn a_key_that_is_not_served_is_named_with_its_line_and_the_others() {
     let said = error("mcp-addr: :1\n");
     assert!(said.starts_with("c.yml:1: mcp-addr: is not served") && said.contains("addr"), "{said}");
     for (text, line, word) in [
-        ("dbs:\n- path: /a.db\n  replica:\n    type: sftp\n    bucket: b\n", 4, "file, s3, gs, abs"),
-        ("dbs:\n- path: /a.db\n  replica: {url: 'nats://h/p'}\n", 3, "file, s3"),
+        ("dbs:\n- path: /a.db\n  replica:\n    type: sftp\n    bucket: b\n", 4, "needs url:, or host:"),
+        ("dbs:\n- path: /a.db\n  replica: {url: 'oss://h/p'}\n", 3, "file, s3, gs, abs, sftp, webdav, nats"),
+        ("dbs:\n- path: /a.db\n  replica: {type: nats, bucket: b}\n", 3, "needs url: like nats://host/bucket"),
+        ("dbs:\n- path: /a.db\n  replica: {type: webdav, webdav-url: h}\n", 3, "http:// or https://"),
         ("dbs:\n- path: /a.db\n  replica: {path: /b, sync-interval: soon}\n", 3, "500ms"),
         ("dbs:\n- path: /a.db\n  watch: true\n  replica: {path: /b}\n", 3, "dir:"),
         ("dbs:\n- dir: /a\n  replica: {path: /b}\n", 2, "pattern:"),
@@ -112,8 +114,26 @@ fn buckets_of_google_and_azure_have_litestreams_keys() {
     assert!(matches!(&d.keys, Some(StoreKeys::Pair { secret, .. }) if secret == "klmnopqrst"), "{d:?}");
     assert_eq!((&*e.url, &e.keys), ("webdavs://me:password9@h/e", &None));
     assert!(!format!("{config:?}").contains("secrets"), "{config:?}");
-    let said = error("dbs:\n- path: /a.db\n  replica: {type: sftp, path: x}\n");
-    assert!(said.contains("type sftp is not served: file, s3, gs, abs"), "{said}");
     let said = error("dbs:\n- path: /a.db\n  replica: {type: gs, path: x}\n");
     assert!(said.contains("a replica of type gs needs bucket:"), "{said}");
+}
+
+#[test]
+fn stores_on_servers_have_litestreams_keys() {
+    let text = "dbs:\n- path: /a.db\n  replica: {type: sftp, host: 'h:2222', user: me, password: 'pass/word', path: /x y, key-path: /k}\n\
+                - path: /b.db\n  replica: {type: webdav, webdav-url: 'https://h/dav', webdav-username: me, webdav-password: password9, \
+                path: b}\n- path: /c.db\n  replica: {url: 'nats://h:4333/bucket', username: me, password: password8, tls: true}\n\
+                - path: /d.db\n  replica: {type: nats, url: 'nats://h/other', creds: /etc/a.creds}\n\
+                - path: /e.db\n  replica: {url: 'nats://h/third', token: secrettoken}\n\
+                - path: /f.db\n  replica: {url: 'sftp://me@h/~/f', host-key: 'ssh-ed25519 AA+A'}\n";
+    let urls: Vec<_> = parse(text).unwrap().databases.into_iter().map(|database| database.url).collect();
+    let expected = [
+        "sftp://me:pass%2Fword@h:2222/x%20y?key-path=%2Fk",
+        "webdavs://me:password9@h/dav/b",
+        "nats://me:password8@h:4333/bucket?tls=true",
+        "nats://h/other?creds=%2Fetc%2Fa.creds",
+        "nats://secrettoken@h/third",
+        "sftp://me@h/~/f?host-key=ssh-ed25519+AA%2BA",
+    ];
+    assert_eq!(urls, expected);
 }

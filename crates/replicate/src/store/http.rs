@@ -306,9 +306,9 @@ pub(super) fn pause(time: Duration) {
 }
 
 /// A body that leaves the network to others for a while, again and again.
-struct Paced<R> {
-    from: R,
-    since: Instant,
+pub(super) struct Paced<R> {
+    pub(super) from: R,
+    pub(super) since: Instant,
 }
 
 impl<R: Read> Read for Paced<R> {

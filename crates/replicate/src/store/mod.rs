@@ -7,8 +7,12 @@ mod http;
 mod keys;
 #[cfg(test)]
 pub(crate) mod memory;
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(feature = "objects")]
 mod objects;
+#[cfg(any(feature = "nats", feature = "objects", feature = "sftp"))]
+mod runtime;
 mod s3;
 #[cfg(feature = "sftp")]
 mod sftp;
@@ -173,10 +177,10 @@ pub fn open(url: &str) -> Result<Box<dyn Store>> {
 
 /// The store at `url`, with these keys if some are given. Sends it no request.
 pub fn open_with(url: &str, keys: Option<&StoreKeys>) -> Result<Box<dyn Store>> {
-    const OTHERS: [&str; 5] = ["gs", "abs", "sftp", "webdav", "webdavs"];
+    const OTHERS: [&str; 6] = ["gs", "abs", "nats", "sftp", "webdav", "webdavs"];
     const EXAMPLE: &str = "name a directory as file:///backup/app, or a bucket as s3://bucket/app, gs://bucket/app or \
-                           abs://account@container/app, or a server as sftp://user@host/app or \
-                           webdavs://user@host/app";
+                           abs://account@container/app, or a server as sftp://user@host/app, \
+                           webdavs://user@host/app or nats://host/bucket";
     hide_user(url);
     let Some((scheme, rest)) = url.split_once("://") else {
         // A password may stand before it.
@@ -187,6 +191,8 @@ pub fn open_with(url: &str, keys: Option<&StoreKeys>) -> Result<Box<dyn Store>> 
         "s3" => return Ok(Box::new(s3::S3Store::new(url, keys)?)),
         #[cfg(feature = "objects")]
         "gs" => return Ok(Box::new(objects::Objects::google(url)?)),
+        #[cfg(feature = "nats")]
+        "nats" => return Ok(Box::new(nats::Nats::new(url)?)),
         #[cfg(feature = "sftp")]
         "sftp" => return Ok(Box::new(sftp::Sftp::new(url)?)),
         #[cfg(feature = "webdav")]

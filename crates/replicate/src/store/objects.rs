@@ -5,6 +5,7 @@
 
 use super::http::{ERROR_BYTES_MAX, Sender, Sent, authority, part_again, reader, refused, refused_with};
 use super::keys::variable;
+use super::runtime::runtime;
 use super::spool::{PART_BYTES, holds, spooled};
 use super::{
     BATCHES, Conditions, Entry, Fill, Name, OWNER, OWNER_BYTES_MAX, PROBE, Store, StoreKeys, Version, check_count,
@@ -34,7 +35,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::{Duration, UNIX_EPOCH};
 use tokio::runtime::Runtime;
@@ -144,16 +145,6 @@ fn shared(
     let bucket = SharedBucket { objects: make(&sender)?, sender };
     shared.push((name, keys.cloned(), bucket.clone()));
     Ok(bucket)
-}
-
-/// Nothing runs on it but what a caller waits for, on the caller's own thread.
-fn runtime() -> Result<&'static Runtime> {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    if let Some(runtime) = RUNTIME.get() {
-        return Ok(runtime);
-    }
-    let made = tokio::runtime::Builder::new_current_thread().enable_time().build().context("cannot make a runtime")?;
-    Ok(RUNTIME.get_or_init(|| made))
 }
 
 fn google(place: &Place, sender: &Arc<Sender>) -> Result<Arc<dyn ObjectStore>> {

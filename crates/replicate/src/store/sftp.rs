@@ -7,6 +7,7 @@
 use super::directory::{self, RemoteDirectory, level_dir, make_level, unfinished};
 use super::http::{PAUSE, TRIES, pause};
 use super::keys::variable;
+use super::runtime::runtime;
 use super::spool::{PART_BYTES, holds, spooled};
 use super::{Away, Conditions, Entry, Fill, Name, OWNER_BYTES_MAX, Store, Version, check_count};
 use crate::ending::{Moving, is_ending};
@@ -27,7 +28,7 @@ use std::future::Future;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
@@ -104,17 +105,6 @@ impl client::Handler for HostKeyCheck {
 
 fn known_hosts_file() -> Option<PathBuf> {
     Some(PathBuf::from(variable(&[HOME])?).join(".ssh/known_hosts"))
-}
-
-/// Its worker reads what servers send.
-fn runtime() -> Result<&'static Runtime> {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    if let Some(runtime) = RUNTIME.get() {
-        return Ok(runtime);
-    }
-    let made = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    let made = made.context("cannot make a runtime")?;
-    Ok(RUNTIME.get_or_init(|| made))
 }
 
 impl Server {

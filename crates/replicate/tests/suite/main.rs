@@ -11,6 +11,8 @@ mod life;
 mod many;
 #[cfg(unix)]
 mod modes;
+#[cfg(unix)]
+mod nats;
 mod observe;
 mod order;
 mod place;

@@ -6,17 +6,19 @@ use crate::host::HOME;
 use crate::local::locked;
 use crate::report::{COUNTERS, Level, say};
 use crate::secrets::hide;
-use anyhow::{Error, Result, bail, ensure};
-use ini::Ini;
+use anyhow::{Error, Result, anyhow, bail, ensure};
+use ini::{Ini, Properties};
 use onewrite_core::environment;
 use reqsign_aws_core::{
-    AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider, EnvCredentialProvider,
-    IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider, SSOCredentialProvider,
-    StaticCredentialProvider,
+    AssumeRoleCredentialProvider, AssumeRoleWithWebIdentityCredentialProvider, Credential, ECSCredentialProvider,
+    EnvCredentialProvider, IMDSv2CredentialProvider, ProcessCredentialProvider, ProfileCredentialProvider,
+    SSOCredentialProvider, StaticCredentialProvider,
 };
+use reqsign_aws_v4::RequestSigner;
 use reqsign_core::time::Timestamp;
 use reqsign_core::{
-    CommandExecute, CommandOutput, Env, FileRead, HttpSend, ProvideCredential, ProvideCredentialDyn, SigningCredential,
+    CommandExecute, CommandOutput, Env, FileRead, HttpSend, ProvideCredential, ProvideCredentialChain,
+    ProvideCredentialDyn, Signer, SigningCredential,
 };
 use rusty_s3::Credentials;
 use std::collections::HashMap;
@@ -115,18 +117,84 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// The profile's settings that are not keys, from the file `config`.
-pub(super) fn of_profile(setting: &str) -> Option<String> {
-    let outside = AwsSurroundings;
-    let path = variable(&["AWS_CONFIG_FILE"]).map(PathBuf::from);
+/// A section of the file `config`: that of a profile.
+fn section(outside: &reqsign_core::Context, profile: Option<&str>) -> Option<Properties> {
+    let path = outside.env_var("AWS_CONFIG_FILE").map(PathBuf::from);
     let path = path.or_else(|| Some(outside.home_dir()?.join(".aws/config")))?;
     let text = fs::read(path).ok()?;
     let config = Ini::load_from_str(&String::from_utf8_lossy(&text)).ok()?;
-    let section = match variable(&["AWS_PROFILE"]) {
+    let section = match profile {
         Some(profile) if profile != "default" => format!("profile {profile}"),
         _ => "default".to_owned(),
     };
-    config.section(Some(section))?.get(setting).map(str::to_owned).filter(|value| !value.is_empty())
+    config.section(Some(section)).cloned()
+}
+
+fn setting(of: &Properties, name: &str) -> Option<String> {
+    of.get(name).map(str::to_owned).filter(|value| !value.is_empty())
+}
+
+/// The profile's settings that are not keys, from the file `config`.
+pub(super) fn of_profile(name: &str) -> Option<String> {
+    let outside = reqsign_core::Context::new().with_env(AwsSurroundings);
+    setting(&section(&outside, outside.env_var("AWS_PROFILE").as_deref())?, name)
+}
+
+/// A role that the profile takes with the keys of another one, or of its surroundings.
+#[derive(Clone, Debug)]
+struct ProfileRole {
+    region: String,
+}
+
+impl ProvideCredential for ProfileRole {
+    type Credential = Credential;
+
+    async fn provide_credential(&self, outside: &reqsign_core::Context) -> reqsign_core::Result<Option<Credential>> {
+        let profile = section(outside, outside.env_var("AWS_PROFILE").as_deref());
+        let Some((role, of)) = profile.and_then(|of| Some((setting(&of, "role_arn")?, of))) else { return Ok(None) };
+        // It belongs to the web identity.
+        if setting(&of, "web_identity_token_file").is_some() {
+            return Ok(None);
+        }
+        let (name, with) = (setting(&of, "source_profile"), setting(&of, "credential_source"));
+        let chain = match (name, with.as_deref()) {
+            (Some(name), _)
+                if section(outside, Some(&name)).is_some_and(|other| {
+                    other.contains_key("role_arn") && outside.env_var("AWS_PROFILE").as_deref() != Some(&name)
+                }) =>
+            {
+                return Err(failed(anyhow!(
+                    "source_profile = {name} has a role_arn, too: a chain of roles is not served"
+                )));
+            }
+            (Some(name), _) => ProvideCredentialChain::new()
+                .push(ProfileCredentialProvider::new().with_profile(&name))
+                .push(SSOCredentialProvider::new().with_profile(&name))
+                .push(ProcessCredentialProvider::new().with_profile(&name)),
+            (None, Some("Environment")) => ProvideCredentialChain::new().push(EnvCredentialProvider::new()),
+            (None, Some("Ec2InstanceMetadata")) => ProvideCredentialChain::new().push(IMDSv2CredentialProvider::new()),
+            (None, Some("EcsContainer")) => ProvideCredentialChain::new().push(ECSCredentialProvider::new()),
+            (None, with) => {
+                return Err(failed(anyhow!(
+                    "role_arn needs source_profile, or credential_source = Environment, Ec2InstanceMetadata or EcsContainer{}",
+                    with.map_or(String::new(), |with| format!(", not {with}"))
+                )));
+            }
+        };
+        let signer = Signer::new(outside.clone(), chain, RequestSigner::new("sts", &self.region));
+        let mut taken = AssumeRoleCredentialProvider::new(role, signer)
+            .with_region(self.region.clone())
+            .with_regional_sts_endpoint()
+            .with_role_session_name(setting(&of, "role_session_name").unwrap_or_else(|| "onewrite".to_owned()));
+        if let Some(id) = setting(&of, "external_id") {
+            taken = taken.with_external_id(id);
+        }
+        if let Some(seconds) = setting(&of, "duration_seconds") {
+            taken = taken
+                .with_duration_seconds(seconds.parse().map_err(|_| failed(anyhow!("duration_seconds: {seconds}")))?);
+        }
+        taken.provide_credential(outside).await
+    }
 }
 
 type KeySource = (&'static str, Box<dyn ProvideCredentialDyn<Credential = Credential>>);
@@ -141,6 +209,7 @@ fn sources(outside: &reqsign_core::Context, region: &str) -> Vec<KeySource> {
     let web = AssumeRoleWithWebIdentityCredentialProvider::new().with_region(region.to_owned());
     let mut all = vec![
         source("the environment", EnvCredentialProvider::new()),
+        source("the profile's role", ProfileRole { region: region.to_owned() }),
         source("the profile", ProfileCredentialProvider::new()),
         source("the profile's single sign-on", SSOCredentialProvider::new()),
         source("the profile's credential_process", ProcessCredentialProvider::new()),
@@ -302,7 +371,7 @@ fn load(sources: &[KeySource], outside: &reqsign_core::Context, url: &str) -> Re
     match outside.env_var("AWS_PROFILE") {
         Some(profile) => bail!(
             "no keys for {url}: AWS_PROFILE names {profile}, which has no aws_access_key_id and aws_secret_access_key in \
-             ~/.aws/credentials or ~/.aws/config, no credential_process and no session of sso; a role_arn is not used{troubles}"
+             ~/.aws/credentials or ~/.aws/config, no credential_process, no session of sso and no role_arn{troubles}"
         ),
         None => bail!(
             "no keys for {url}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine or container \
@@ -362,5 +431,64 @@ mod tests {
         assert_eq!((keys.key(), keys.secret(), keys.token()), ("KEY", "SECRET", Some("TOKEN")));
         let error = format!("{:#}", found("of-another").err().unwrap());
         assert!(error.starts_with("no keys for s3://bucket/app") && error.contains("the web identity: "), "{error}");
+    }
+
+    /// The same service, which gives a role to one user with one external ID.
+    #[derive(Debug)]
+    struct RoleService;
+
+    impl HttpSend for RoleService {
+        async fn http_send(&self, request: Request<bytes::Bytes>) -> reqsign_core::Result<Response<bytes::Bytes>> {
+            let signed = request.headers()["authorization"].to_str().unwrap();
+            let text = format!("{} {signed} {}", request.uri(), String::from_utf8_lossy(request.body()));
+            assert!(text.contains("https://sts.eu-central-1.amazonaws.com/"), "{text}");
+            let words =
+                ["Action=AssumeRole&", "Credential=SOURCE/", "/eu-central-1/sts/aws4_request", "ExternalId=guest"];
+            let is_right = words.iter().all(|word| text.contains(word));
+            let refused =
+                "<ErrorResponse><Error><Code>AccessDenied</Code><Message>No.</Message></Error></ErrorResponse>";
+            let given = format!(
+                "<AssumeRoleResponse><AssumeRoleResult><Credentials><AccessKeyId>ASIAOFTHEROLE0000000</AccessKeyId>\
+                 <SecretAccessKey>SECRET</SecretAccessKey><SessionToken>TOKEN</SessionToken><Expiration>{}</Expiration>\
+                 </Credentials></AssumeRoleResult></AssumeRoleResponse>",
+                jiff::Timestamp::now() + Duration::from_secs(3600)
+            );
+            let answer = if is_right { given } else { refused.to_owned() };
+            Ok(Response::builder().status(if is_right { 200 } else { 403 }).body(answer.into()).unwrap())
+        }
+    }
+
+    #[test]
+    fn a_profile_takes_a_role_with_the_keys_of_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let (config, credentials) = (dir.path().join("config"), dir.path().join("credentials"));
+        let keys = "aws_access_key_id = SOURCE\naws_secret_access_key = secretsecret\n";
+        fs::write(&credentials, format!("[base]\n{keys}")).unwrap();
+        let role = "role_arn = arn:aws:iam::123456789012:role/app\n";
+        let profiles = format!(
+            "[profile app]\n{role}source_profile = base\nexternal_id = guest\n[profile other]\n{role}source_profile = base\n\
+             [profile chain]\n{role}source_profile = app\n[profile none]\n{role}\n[profile odd]\n{role}credential_source = Air\n"
+        );
+        fs::write(&config, profiles).unwrap();
+        let found = |profile: &str| {
+            let (config, credentials) = (config.display().to_string(), credentials.display().to_string());
+            let named =
+                [("AWS_PROFILE", profile), ("AWS_CONFIG_FILE", &config), ("AWS_SHARED_CREDENTIALS_FILE", &credentials)];
+            let envs = named.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let outside = reqsign_core::Context::new().with_env(StaticEnv { home_dir: None, envs });
+            let outside = outside.with_file_read(AwsSurroundings).with_http_send(RoleService);
+            BucketKeys::find_in("s3://bucket/app", "eu-central-1", outside)
+        };
+        let keys = found("app").unwrap().now().unwrap();
+        assert_eq!((keys.key(), keys.secret(), keys.token()), ("ASIAOFTHEROLE0000000", "SECRET", Some("TOKEN")));
+        for (profile, word) in [
+            ("other", "AccessDenied"),
+            ("chain", "a chain of roles is not served"),
+            ("none", "role_arn needs source_profile, or credential_source"),
+            ("odd", "not Air"),
+        ] {
+            let error = format!("{:#}", found(profile).err().unwrap());
+            assert!(error.contains("the profile's role: ") && error.contains(word), "{profile}: {error}");
+        }
     }
 }

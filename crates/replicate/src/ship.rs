@@ -23,7 +23,7 @@ use crate::report::{COUNTERS, Level, now_ms, say};
 use crate::rules::{Rule, keeps};
 use crate::source::{KeptConnection, LogPosition, Mark, RestMark, Session, Source, StateDiff, is_signed};
 use crate::state::{HashedState, PageHash, byte_bar, hash, index, page_bar};
-use crate::store::{BATCHES, Entry, Name, SNAPSHOTS, Store};
+use crate::store::{Away, BATCHES, Entry, Name, SNAPSHOTS, Store};
 use crate::times::millis;
 use anyhow::{Context, Result, bail, ensure};
 use background::Background;
@@ -102,6 +102,8 @@ pub struct Shipper {
     at: Option<At>,
     /// The newest state that was looked at and that the store has.
     seen: Option<Mark>,
+    /// The store was away in the last step: the position is checked before it is used again.
+    was_away: bool,
     /// The newest state that was shipped, kept after an error.
     shipped: Option<Mark>,
     /// The database's files when it was last opened and found unchanged, and when that was.
@@ -167,7 +169,8 @@ fn compare(at: &mut At, source: &Source, before: Option<HashedState>, told: Opti
     let by_log = told.is_some();
     let changed = match (before, told) {
         (None, _) => {
-            StateDiff { is_same: false, hashes: source.hashes(&bar)?, pages: source.numbers().collect(), images: None }
+            let (hashes, pages) = (source.hashes(&bar)?, source.numbers().collect());
+            StateDiff { is_same: false, hashes, pages, images: None, replaced: Vec::new() }
         }
         (Some(state), told) => {
             if told.is_none() {
@@ -182,6 +185,26 @@ fn compare(at: &mut At, source: &Source, before: Option<HashedState>, told: Opti
         assert!(changed.hashes == all, "the log tells of less than has changed");
     }
     Ok(changed)
+}
+
+/// What a batch that the store may lack has replaced in the position.
+struct PositionBefore {
+    place: Option<LogPosition>,
+    compared: Instant,
+    pages: usize,
+    hashes: Vec<(u32, PageHash)>,
+}
+
+impl PositionBefore {
+    fn put_back(self, at: &mut At, page_bytes: u32, mut hashes: Vec<PageHash>) {
+        hashes.resize(self.pages, 0);
+        for (page, hash) in self.hashes {
+            if let Some(of_page) = hashes.get_mut(index(page)) {
+                *of_page = hash;
+            }
+        }
+        (at.state, at.place, at.compared) = (Some(HashedState { page_bytes, hashes }), self.place, self.compared);
+    }
 }
 
 /// A file that was shipped.
@@ -266,6 +289,7 @@ impl Shipper {
             snapshot_failed: None,
             at: None,
             seen: None,
+            was_away: false,
             shipped: None,
             rest: None,
             kept: KeptConnection::default(),
@@ -345,6 +369,13 @@ impl Shipper {
     }
 
     fn try_step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
+        if let Some(at) = self.at.as_ref().filter(|_| self.was_away)
+            && let Err(e) = self.claim.check_position(&*self.store, at.txid)
+        {
+            self.at = self.at.take().filter(|_| e.is::<Away>());
+            return Err(e);
+        }
+        self.was_away = false;
         let mut at = match self.at.take() {
             Some(at) => at,
             None => {
@@ -359,18 +390,29 @@ impl Shipper {
             self.at = Some(at);
             return Err(e);
         }
+        let done = self.step_from(&mut at, said);
+        // After another error the next step reads the position from the store. A batch that comes
+        // late has the next one's name.
+        self.was_away = matches!(&done, Err(e) if e.is::<Away>() && at.state.is_some());
+        if self.was_away || matches!(done, Ok(true)) {
+            self.at = Some(at);
+        }
+        done.map(drop)
+    }
+
+    /// `false`: the position must be read anew.
+    fn step_from(&mut self, at: &mut At, said: &mut dyn FnMut(&Shipped)) -> Result<bool> {
         if let Some(mode) = fence::mode_of(&self.file).filter(|mode| self.claim.mode() != Some(*mode)) {
             self.claim.set_mode(&*self.store, mode)?;
         }
-        self.take_snapshot(&mut at, said);
-        // After an error the next step reads the position from the store.
+        self.take_snapshot(at, said);
         let before_ms = now_ms();
         let before = self.tid;
         match self.session.take() {
-            None if self.filling > 0 => self.fill(&mut at, said)?,
-            None => self.ship(&mut at, said)?,
+            None if self.filling > 0 => self.fill(at, said)?,
+            None => self.ship(at, said)?,
             Some(session) => {
-                let done = self.ship_waiting(&session, &mut at, said);
+                let done = self.ship_waiting(&session, at, said);
                 self.session = Some(session);
                 done?;
             }
@@ -383,14 +425,10 @@ impl Shipper {
         };
         self.shipped.clone_from(&self.seen);
         COUNTERS.same(at.txid, commits, before_ms);
-        let is_certain = match &self.background {
-            Some(background) => background.tell(said),
-            None => self.tidy(&mut at, said)?,
-        };
-        if is_certain {
-            self.at = Some(at);
+        match &self.background {
+            Some(background) => Ok(background.tell(said)),
+            None => self.tidy(at, said),
         }
-        Ok(())
     }
 
     /// With `--sync`: ships all that there is while commits do not wait, until little is left.
@@ -739,12 +777,13 @@ impl Shipper {
         // older than the last file.
         let time_ms = now_ms();
         let before = at.state.take().filter(|state| state.page_bytes == source.page_bytes);
-        let pages_before = before.as_ref().map_or(0, |state| state.hashes.len());
+        let pages_before = u32::try_from(before.as_ref().map_or(0, |state| state.hashes.len()))?;
         // Another page size, or files that make no state: a snapshot must follow. The batch goes
         // first, since only one shipper gets its name.
         let begins_anew = before.is_none() && at.txid > 0;
         let place = source.place()?;
-        let told = match (&place, &at.place) {
+        let (place_before, compared) = (at.place.take(), at.compared);
+        let told = match (&place, &place_before) {
             // With `--sync` all changes are in the log.
             (Some(now), Some(before)) if self.settings.sync.is_some() || at.compared.elapsed() < COMPARE_EVERY => {
                 now.changed_since(before)
@@ -752,14 +791,13 @@ impl Shipper {
             _ => None,
         };
         let changed = compare(at, &source, before, told)?;
-        let StateDiff { is_same, hashes, pages, images } = changed;
+        let StateDiff { is_same, hashes, pages, images, replaced } = changed;
         at.place = place.map(LogPosition::without_pages);
         let page_bytes = source.page_bytes;
         if is_same {
             at.state = Some(HashedState { page_bytes, hashes });
             return stored();
         }
-        let pages_before = u32::try_from(pages_before)?;
         let txid = at.txid.saturating_add(1);
         let name = Name { level: BATCHES, min: txid, max: txid };
         // Except the snapshot, which has the same state.
@@ -772,7 +810,13 @@ impl Shipper {
         let again = snapshot && !pins_anew;
         let mut source = Some(source).filter(|_| images.is_none() || again);
         let file = NextFile { name, last, size, pages: &pages, images, hashes: &hashes, time_ms };
-        let (shipped, copy) = self.create(&file, &mut source, again)?;
+        let created = self.create(&file, &mut source, again);
+        if matches!(&created, Err(e) if e.is::<Away>() && !begins_anew && pages_before > 0) {
+            let pages = usize::try_from(pages_before)?;
+            PositionBefore { place: place_before, compared, pages, hashes: replaced }.put_back(at, page_bytes, hashes);
+            return created.map(drop);
+        }
+        let (shipped, copy) = created?;
         stored()?;
         let entry = Entry { name, time_ms, bytes: shipped.bytes };
         match &self.background {

@@ -50,6 +50,8 @@ pub struct StateDiff {
     pub pages: Vec<u32>,
     /// Their images, one after the other; `None`: too many for memory.
     pub images: Option<Vec<u8>>,
+    /// Hashes before, of the pages that differ or are gone.
+    pub replaced: Vec<(u32, PageHash)>,
 }
 
 /// A snapshot's position in a log that other processes share, and the pages that its records name.
@@ -334,6 +336,8 @@ impl Source {
         }
         COUNTERS.compared(u32::try_from(looked_at.len())?);
         bar.set_length(looked_at.len() as u64);
+        let gone = hashes.get(usize::try_from(self.pages)?..).unwrap_or_default().iter();
+        let mut replaced: Vec<_> = (self.pages.saturating_add(1)..).zip(gone.copied()).collect();
         hashes.resize(usize::try_from(self.pages)?, 0);
         let lock = lock_page(self.page_bytes);
         let (mut is_same, mut pages, mut images) = (pages_before == self.pages, Vec::new(), Some(Vec::new()));
@@ -346,7 +350,7 @@ impl Source {
             is_same &= *known == now;
             // Page 1 is in each file: followers look there for the state.
             if *known != now || page == 1 {
-                *known = now;
+                replaced.push((page, std::mem::replace(known, now)));
                 pages.push(page);
                 images = images.filter(|images: &Vec<u8>| images.len() < IMAGES_BYTES);
                 if let Some(images) = &mut images {
@@ -354,7 +358,7 @@ impl Source {
                 }
             }
         }
-        Ok(StateDiff { is_same, hashes, pages, images })
+        Ok(StateDiff { is_same, hashes, pages, images, replaced })
     }
 
     /// Reads a page.

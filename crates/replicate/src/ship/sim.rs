@@ -562,11 +562,11 @@ fn each_rule_is_missed() {
         (Beaten, 9),
         (ShutOut, 0),
         (Ended, 433),
-        (AskBefore, 18),
+        (AskBefore, 146),
         (CreateOnce, 9),
         (ReplaceIfRead, 2),
     ];
-    let of_one = [(LastIsThere, 0), (StandInIsThere, 11), (NewestFirst, 151)]
+    let of_one = [(LastIsThere, 0), (StandInIsThere, 41), (NewestFirst, 775)]
         .map(|(rule, from)| (rule, from, alone as fn() -> Told));
     for (rule, from, of) in of_a_fleet.map(|(rule, from)| (rule, from, fleet as fn() -> Told)).into_iter().chain(of_one)
     {

@@ -2,9 +2,9 @@
 //! of another request, take effect after their error, and are delayed. The model checker's seed
 //! decides.
 
-use super::{Conditions, Entry, Fill, Name, Store, Version};
+use super::{Away, Conditions, Entry, Fill, Name, Store, Version};
 use crate::rules::{Rule, keeps, model};
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use shuttle::rand::Rng;
 use shuttle::thread;
 use std::cell::RefCell;
@@ -85,6 +85,12 @@ thread_local! {
 
 pub(super) fn named(name: &str) -> Result<Memory> {
     NAMED.with_borrow(|all| all.get(name).cloned()).context("there is no such store")
+}
+
+/// An error that is the store's, or may be any.
+fn failed(why: &str) -> Error {
+    let is_away = model::is_on() && shuttle::rand::thread_rng().gen_bool(0.5);
+    if is_away { anyhow!("{why}").context(Away) } else { anyhow!("{why}") }
 }
 
 /// Prints the events, for one run of a seed that failed, with `ONEWRITE_MODEL_TRACE`.
@@ -193,7 +199,9 @@ impl Memory {
         self.take_turn();
         ensure!(!self.is_last()?, "it was killed");
         let refused = self.faults.reads > 0 && shuttle::rand::thread_rng().gen_ratio(1, self.faults.reads);
-        ensure!(!refused, "refused");
+        if refused {
+            return Err(failed("refused"));
+        }
         let read = what(&self.lock());
         self.stall(STALLED_READS);
         Ok(read)
@@ -217,10 +225,10 @@ impl Memory {
         self.lock().log.push(told);
         let done = match fate {
             Fate::Done => Ok(self.apply(what)),
-            Fate::Refused => Err(anyhow!("refused")),
+            Fate::Refused => Err(failed("refused")),
             Fate::AnswerLost => {
                 self.apply(what);
-                Err(anyhow!("the answer was lost"))
+                Err(failed("the answer was lost"))
             }
             Fate::Late => {
                 self.lock().late += 1;
@@ -233,7 +241,7 @@ impl Memory {
                     memory.apply(what);
                     memory.lock().late -= 1;
                 });
-                Err(anyhow!("no answer"))
+                Err(failed("no answer"))
             }
             Fate::Conflict => Ok(false),
         };

@@ -988,6 +988,47 @@ fn commits_go_on_while_the_store_is_away_and_are_shipped_then() {
     assert_eq!(place.restored(&[]), place.here());
 }
 
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
+#[test]
+fn behind_an_outage_the_stores_files_are_not_read_again() {
+    let place = Place::new();
+    let (file, url) = (place.file.to_str().unwrap(), place.url("a/b"));
+    let alone = ["replicate", "--no-compaction", "--interval", "10ms", file, &url];
+    for waits in [false, true] {
+        let shipper = if waits {
+            place.sync(&["--no-compaction"])
+        } else {
+            Killed(place.command(&alone).stderr(Stdio::null()).spawn().unwrap())
+        };
+        let batches = || place.keys().iter().filter(|key| key.contains("/0000/")).count();
+        let db = place.open(Duration::from_secs(20));
+        let insert = || db.execute("INSERT INTO t(x) VALUES (hex(randomblob(4000)))", []).unwrap();
+        // The shipper is no longer at its beginning.
+        let begun = batches();
+        insert();
+        until("a batch", || batches() > begun);
+        place.bucket.lock().unwrap().is_away = true;
+        let before = batches();
+        thread::scope(|scope| {
+            // Longer than requests are repeated.
+            scope.spawn(|| {
+                thread::sleep(Duration::from_secs(3));
+                let mut bucket = place.bucket.lock().unwrap();
+                bucket.requests.clear();
+                bucket.is_away = false;
+            });
+            insert();
+        });
+        until("the batch of the outage", || batches() > before);
+        let requests = place.bucket.lock().unwrap().requests.clone();
+        let reads: Vec<_> =
+            requests.iter().filter(|asked| asked.starts_with("GET") && !asked.contains("owner")).collect();
+        assert!(reads.is_empty(), "commits wait: {waits}: {reads:?} of {requests:?}");
+        signal(shipper.0.id(), "TERM");
+        drop(shipper);
+    }
+}
+
 impl Place {
     fn sync(&self, more: &[&str]) -> Killed {
         self.sync_and_hear(more).0

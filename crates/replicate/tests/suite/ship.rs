@@ -144,7 +144,7 @@ impl Place {
         let stock = self.dir.path().join("stock.db");
         let output = Command::new(litestream).args(["restore", "-o"]).arg(&stock).arg(self.url()).output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
-        assert!(fs::read(&stock).unwrap() == fs::read(&self.file).unwrap(), "what Litestream restores differs");
+        assert!(fs::read(&stock).unwrap() == file, "what Litestream restores differs");
         fs::remove_file(stock).unwrap();
     }
 

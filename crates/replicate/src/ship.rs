@@ -474,7 +474,8 @@ impl Shipper {
         }
         let known_bad = self.bad.len();
         let merged = self.merge(&levels, at, said);
-        let is_certain = merged.is_ok();
+        // A merged file that comes late has a name that is taken once.
+        let is_certain = merged.as_ref().err().is_none_or(|e| e.is::<Away>());
         match merged.and_then(|()| self.remove(&levels, at)) {
             Ok(is_done) => {
                 let shortest = levels.intervals.iter().chain([&levels.keep_batches]).min().copied();

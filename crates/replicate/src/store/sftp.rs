@@ -18,6 +18,8 @@ use crate::secrets::hide;
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use percent_encoding::percent_decode_str;
 use russh::client::{self, Handle};
+#[cfg(unix)]
+use russh::keys::agent::{AgentIdentity, client::AgentClient};
 use russh::keys::{PrivateKeyWithHashAlg, PublicKeyOrCertificate, known_hosts};
 use russh_sftp::client::SftpSession;
 use russh_sftp::client::error::Error as SftpError;
@@ -157,15 +159,29 @@ impl Server {
             ensure!(answer.success(), "the password is refused");
             return Ok(());
         }
+        #[cfg(unix)]
+        if self.key_path.is_none() && self.agent_admits(connection).await? {
+            return Ok(());
+        }
         let home = variable(&[HOME]).map(PathBuf::from).unwrap_or_default();
         let files = match &self.key_path {
             Some(path) => vec![PathBuf::from(path)],
             None => KEYS.iter().map(|name| home.join(name)).filter(|path| path.exists()).collect(),
         };
-        ensure!(!files.is_empty(), "no key is there: name one as ?key-path=, put it into ~/.ssh, or set SFTP_PASSWORD");
+        ensure!(
+            !files.is_empty(),
+            "no key is there: name one as ?key-path=, put it into ~/.ssh or an agent, or set SFTP_PASSWORD"
+        );
         for file in &files {
-            let key = russh::keys::load_secret_key(file, None).with_context(|| {
-                format!("cannot use the key {}: one with a passphrase is not served", file.display())
+            let passphrase = variable(&["SFTP_KEY_PASSPHRASE"]);
+            if let Some(passphrase) = &passphrase {
+                hide(passphrase);
+            }
+            let key = russh::keys::load_secret_key(file, passphrase.as_deref()).with_context(|| {
+                format!(
+                    "cannot use the key {}: SFTP_KEY_PASSPHRASE has its passphrase, or an agent the key",
+                    file.display()
+                )
             })?;
             let hash = connection.best_supported_rsa_hash().await.context(Away)?.flatten();
             let key = PrivateKeyWithHashAlg::new(Arc::new(key), hash);
@@ -175,6 +191,25 @@ impl Server {
         }
         let shown: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
         bail!("it refuses {}", shown.join(", "))
+    }
+
+    /// Tries the keys of the agent, if one runs.
+    #[cfg(unix)]
+    async fn agent_admits(&self, connection: &mut Handle<HostKeyCheck>) -> Result<bool> {
+        let Some(socket) = variable(&["SSH_AUTH_SOCK"]) else { return Ok(false) };
+        // Without it the files are tried.
+        let Ok(mut agent) = AgentClient::connect_uds(socket).await else { return Ok(false) };
+        let known = agent.request_identities().await.unwrap_or_default();
+        let hash = connection.best_supported_rsa_hash().await.context(Away)?.flatten();
+        for identity in known {
+            let AgentIdentity::PublicKey { key, .. } = identity else { continue };
+            let hash = hash.filter(|_| key.algorithm().is_rsa());
+            let answer = connection.authenticate_publickey_with(&self.user, key, hash, &mut agent).await;
+            if answer.is_ok_and(|answer| answer.success()) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Does a step on the connection, again on another one if that is lost.

@@ -150,6 +150,40 @@ fn a_server_or_a_key_that_is_not_known_is_refused() {
 }
 
 #[test]
+fn keys_come_from_an_agent_or_have_a_passphrase() {
+    let Some(ssh) = Ssh::new() else { return };
+    let dir = ssh.place.dir.path();
+    let file = ssh.place.file.to_str().unwrap();
+    let url = ssh.url("app");
+    let key_path = url.split(['?', '&']).find(|part| part.starts_with("key-path=")).unwrap();
+    let without_key = url.replace(&format!("{key_path}&"), "");
+    let ship = |url: &str, envs: &[(&str, &str)]| {
+        let mut command = ssh.place.program(&["replicate", "--once", file, url]);
+        command.env("HOME", dir).env_remove("SSH_AUTH_SOCK").envs(envs.iter().copied()).output().unwrap()
+    };
+    let told = said(&ship(&without_key, &[]));
+    assert!(told.contains("no key is there"), "{told}");
+    let socket = dir.join("agent");
+    let socket = socket.to_str().unwrap();
+    let _agent = Killed(Command::new("ssh-agent").args(["-D", "-a", socket]).stdout(Stdio::null()).spawn().unwrap());
+    until("the agent listens", || std::path::Path::new(socket).exists());
+    // It tries all keys of the agent, of which the second is known.
+    run(Command::new("ssh-keygen").args(["-q", "-t", "ecdsa", "-N", "", "-f"]).arg(dir.join("other")));
+    for key in ["other", "id"] {
+        run(Command::new("ssh-add").arg("-q").arg(dir.join(key)).env("SSH_AUTH_SOCK", socket));
+    }
+    let by_agent = ship(&without_key, &[("SSH_AUTH_SOCK", socket)]);
+    assert!(by_agent.status.success(), "{}", said(&by_agent));
+    run(Command::new("ssh-keygen").args(["-q", "-p", "-P", "", "-N", "passphrase9", "-f"]).arg(dir.join("id")));
+    let told = said(&ship(&url, &[]));
+    assert!(told.contains("cannot use the key") && told.contains("SFTP_KEY_PASSPHRASE"), "{told}");
+    let told = said(&ship(&url, &[("SFTP_KEY_PASSPHRASE", "passphrase8")]));
+    assert!(told.contains("cannot use the key") && !told.contains("passphrase8"), "{told}");
+    let by_passphrase = ship(&url, &[("SFTP_KEY_PASSPHRASE", "passphrase9")]);
+    assert!(by_passphrase.status.success(), "{}", said(&by_passphrase));
+}
+
+#[test]
 fn where_commits_wait_a_server_that_is_killed_or_silent_loses_none() {
     let Some(mut ssh) = Ssh::new() else { return };
     let url = ssh.url("app");

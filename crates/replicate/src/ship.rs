@@ -23,7 +23,7 @@ use crate::report::{COUNTERS, Level, now_ms, say};
 use crate::rules::{Rule, keeps};
 use crate::source::{KeptConnection, LogPosition, Mark, RestMark, Session, Source, StateDiff, is_signed};
 use crate::state::{HashedState, PageHash, byte_bar, hash, index, page_bar};
-use crate::store::{Away, BATCHES, Entry, Name, SNAPSHOTS, Store};
+use crate::store::{BATCHES, Entry, Name, SNAPSHOTS, Store, is_away_or_full};
 use crate::times::millis;
 use anyhow::{Context, Result, bail, ensure};
 use background::Background;
@@ -102,7 +102,7 @@ pub struct Shipper {
     at: Option<At>,
     /// The newest state that was looked at and that the store has.
     seen: Option<Mark>,
-    /// The store was away in the last step: the position is checked before it is used again.
+    /// The store was away or full in the last step: the position is checked before it is used again.
     was_away: bool,
     /// The newest state that was shipped, kept after an error.
     shipped: Option<Mark>,
@@ -372,7 +372,7 @@ impl Shipper {
         if let Some(at) = self.at.as_ref().filter(|_| self.was_away)
             && let Err(e) = self.claim.check_position(&*self.store, at.txid)
         {
-            self.at = self.at.take().filter(|_| e.is::<Away>());
+            self.at = self.at.take().filter(|_| is_away_or_full(&e));
             return Err(e);
         }
         self.was_away = false;
@@ -393,7 +393,7 @@ impl Shipper {
         let done = self.step_from(&mut at, said);
         // After another error the next step reads the position from the store. A batch that comes
         // late has the next one's name.
-        self.was_away = matches!(&done, Err(e) if e.is::<Away>() && at.state.is_some());
+        self.was_away = matches!(&done, Err(e) if is_away_or_full(e) && at.state.is_some());
         if self.was_away || matches!(done, Ok(true)) {
             self.at = Some(at);
         }
@@ -475,7 +475,7 @@ impl Shipper {
         let known_bad = self.bad.len();
         let merged = self.merge(&levels, at, said);
         // A merged file that comes late has a name that is taken once.
-        let is_certain = merged.as_ref().err().is_none_or(|e| e.is::<Away>());
+        let is_certain = merged.as_ref().err().is_none_or(is_away_or_full);
         match merged.and_then(|()| self.remove(&levels, at)) {
             Ok(is_done) => {
                 let shortest = levels.intervals.iter().chain([&levels.keep_batches]).min().copied();
@@ -812,7 +812,7 @@ impl Shipper {
         let mut source = Some(source).filter(|_| images.is_none() || again);
         let file = NextFile { name, last, size, pages: &pages, images, hashes: &hashes, time_ms };
         let created = self.create(&file, &mut source, again);
-        if matches!(&created, Err(e) if e.is::<Away>() && !begins_anew && pages_before > 0) {
+        if matches!(&created, Err(e) if is_away_or_full(e) && !begins_anew && pages_before > 0) {
             let pages = usize::try_from(pages_before)?;
             PositionBefore { place: place_before, compared, pages, hashes: replaced }.put_back(at, page_bytes, hashes);
             return created.map(drop);

@@ -25,7 +25,7 @@ use crate::secrets::hide_user;
 use anyhow::{Context, Result, bail, ensure};
 use percent_encoding::percent_decode_str;
 use std::fmt;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -110,6 +110,13 @@ pub struct Version(pub String);
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the store is away")]
 pub struct Away;
+
+/// Whether the store, or a disk on the way to it, cannot now: a file that was to be made is missing,
+/// or comes late.
+pub fn is_away_or_full(error: &anyhow::Error) -> bool {
+    let is_full = |e: &io::Error| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+    error.is::<Away>() || error.chain().any(|e| e.downcast_ref().is_some_and(is_full))
+}
 
 /// Writes the contents of a file.
 pub type Fill<'a> = &'a mut dyn FnMut(&mut dyn Write) -> Result<()>;
@@ -253,6 +260,13 @@ mod tests {
         ] {
             assert_eq!(Name::parse(9, other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn a_full_disk_passes_as_an_absence_does() {
+        let full = || anyhow::Error::from(io::Error::from(io::ErrorKind::StorageFull)).context("cannot write a");
+        assert!(is_away_or_full(&full()) && is_away_or_full(&anyhow::anyhow!("no answer").context(Away).context("b")));
+        assert!(!is_away_or_full(&anyhow::Error::from(io::Error::from(io::ErrorKind::PermissionDenied)).context("c")));
     }
 
     #[test]

@@ -818,7 +818,10 @@ impl Shipper {
             return created.map(drop);
         }
         let (shipped, copy) = created?;
-        stored()?;
+        let told = stored();
+        if matches!(&told, Err(e) if !is_away_or_full(e)) {
+            return told;
+        }
         let entry = Entry { name, time_ms, bytes: shipped.bytes };
         match &self.background {
             Some(background) => background.add(entry, copy),
@@ -831,8 +834,11 @@ impl Shipper {
             at.add(entry);
         }
         said(&Shipped { pages_before, ..shipped });
-        (at.txid, at.last, at.last_ms) = (name.max, Some(name), time_ms);
+        (at.txid, at.last_ms) = (name.max, time_ms);
         at.state = Some(HashedState { page_bytes, hashes });
+        // The file is there, and the owner unknown: the next look is for the file before it.
+        told?;
+        at.last = Some(name);
         if beside {
             self.begin_snapshot(at, source, time_ms);
         } else if snapshot {

@@ -1004,9 +1004,11 @@ fn behind_an_outage_the_stores_files_are_not_read_again() {
         let db = place.open(Duration::from_secs(20));
         let insert = || db.execute("INSERT INTO t(x) VALUES (hex(randomblob(4000)))", []).unwrap();
         // The shipper is no longer at its beginning.
-        let begun = batches();
-        insert();
-        until("a batch", || batches() > begun);
+        for _ in 0..3 {
+            let begun = batches();
+            insert();
+            until("a batch", || batches() > begun);
+        }
         place.bucket.lock().unwrap().is_away = true;
         let before = batches();
         thread::scope(|scope| {
@@ -1027,6 +1029,35 @@ fn behind_an_outage_the_stores_files_are_not_read_again() {
         signal(shipper.0.id(), "TERM");
         drop(shipper);
     }
+}
+
+#[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
+#[test]
+fn where_commits_wait_an_owner_that_cannot_be_read_costs_no_new_look_at_the_files() {
+    // Other stores ask for the record in other ways.
+    let place = Place::of(Dialect::S3);
+    let _shipper = place.sync(&["--no-compaction"]);
+    let db = place.open(Duration::from_secs(20));
+    let insert = || db.execute("INSERT INTO t(x) VALUES (hex(randomblob(4000)))", []).unwrap();
+    insert();
+    // The owner is asked for with the next batch.
+    thread::sleep(Duration::from_millis(1200));
+    place.bucket.lock().unwrap().answers =
+        Some(|asked, _| asked.path.ends_with("owner.json").then(|| error(503, "ServiceUnavailable")));
+    place.bucket.lock().unwrap().requests.clear();
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_secs(3));
+            place.bucket.lock().unwrap().answers = None;
+        });
+        insert();
+    });
+    assert!(begun.elapsed() > Duration::from_secs(3), "no commit is acknowledged while the owner is unknown");
+    insert();
+    let requests = place.bucket.lock().unwrap().requests.clone();
+    let reads: Vec<_> = requests.iter().filter(|asked| asked.starts_with("GET") && !asked.contains("owner")).collect();
+    assert!(reads.is_empty(), "{reads:?} of {requests:?}");
 }
 
 impl Place {

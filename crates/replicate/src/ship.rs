@@ -102,7 +102,7 @@ pub struct Shipper {
     at: Option<At>,
     /// The newest state that was looked at and that the store has.
     seen: Option<Mark>,
-    /// The store was away or full in the last step: the position is checked before it is used again.
+    /// The store was away or full in the last step: the position is checked before it is used.
     was_away: bool,
     /// The newest state that was shipped, kept after an error.
     shipped: Option<Mark>,
@@ -784,13 +784,7 @@ impl Shipper {
         let begins_anew = before.is_none() && at.txid > 0;
         let place = source.place()?;
         let (place_before, compared) = (at.place.take(), at.compared);
-        let told = match (&place, &place_before) {
-            // With `--sync` all changes are in the log.
-            (Some(now), Some(before)) if self.settings.sync.is_some() || at.compared.elapsed() < COMPARE_EVERY => {
-                now.changed_since(before)
-            }
-            _ => None,
-        };
+        let told = self.told_by_log(place.as_ref(), place_before.as_ref(), compared);
         let changed = compare(at, &source, before, told)?;
         let StateDiff { is_same, hashes, pages, images, replaced } = changed;
         at.place = place.map(LogPosition::without_pages);
@@ -850,6 +844,18 @@ impl Shipper {
             }
         }
         Ok(())
+    }
+
+    /// The pages that the log names; `None`: all are to be compared.
+    fn told_by_log(
+        &self,
+        now: Option<&LogPosition>,
+        before: Option<&LogPosition>,
+        compared: Instant,
+    ) -> Option<Vec<u32>> {
+        // With `--sync` all changes are in the log.
+        let may = self.settings.sync.is_some() || compared.elapsed() < COMPARE_EVERY;
+        now.zip(before).filter(|_| may).and_then(|(now, before)| now.changed_since(before))
     }
 
     fn no_snapshot(&mut self, error: &anyhow::Error) {

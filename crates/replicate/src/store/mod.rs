@@ -111,8 +111,8 @@ pub struct Version(pub String);
 #[error("the store is away")]
 pub struct Away;
 
-/// Whether the store, or a disk on the way to it, cannot now: a file that was to be made is missing,
-/// or comes late.
+/// Whether the store, or a disk on the way to it, cannot now: a file that was to be made is
+/// missing, or comes late.
 pub fn is_away_or_full(error: &anyhow::Error) -> bool {
     let is_full = |e: &io::Error| matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
     error.is::<Away>() || error.chain().any(|e| e.downcast_ref().is_some_and(is_full))

@@ -240,6 +240,7 @@ class Day:
         status, said = self.run('restore', '--integrity-check', 'full', url, self.dir / dest, seconds=600)
         assert status == 0, f'{self.name}: no restore: {said}'
         rows = self.rows(self.dir / dest)
+        assert self.acknowledged, f'{self.name}: no commit was acknowledged'
         lost, others = self.acknowledged - rows, rows - self.tried
         assert not lost and not others, f'{self.name}: lost {sorted(lost)[:9]}, others {sorted(others)[:9]}'
 
@@ -255,7 +256,10 @@ class Day:
         """Commits all day, then the machine is lost."""
         url, file = bucket.url('app'), self.dir / 'app.db'
         shipper = self.ships(file, url, *more, env=env)
-        self.commits(Writer(self, file), self.end)
+        # Its first commit makes the table, over a slow store, too.
+        writer = Writer(self, file)
+        self.end = time.monotonic() + self.args.seconds
+        self.commits(writer, self.end)
         bucket.fault = lambda request: None
         self.stop(shipper)
         self.judge(url)
@@ -353,7 +357,7 @@ class Day:
         fills = []
 
         def fill():
-            while time.monotonic() < self.end - 10:
+            while time.monotonic() < self.end - 10 or not fills:
                 time.sleep(self.rng.uniform(2, 6))
                 name = self.rng.choice(list(places))
                 fills.append(name)

@@ -125,9 +125,9 @@ pub struct Replicate {
     /// The database
     #[arg(value_name = "FILE", required_unless_present = "config", requires = "url")]
     pub file: Option<PathBuf>,
-    /// The store, for this database alone: file:///path (its parent must be there),
-    /// s3://bucket/path, gs://bucket/path, abs://account@container/path, sftp://user@host/path,
-    /// webdavs://user@host/path, nats://user@host/bucket
+    /// The store, for this database alone. A directory (its parent must be there): file:///path.
+    /// A bucket: s3://bucket/path, gs://bucket/path, abs://account@container/path. A server:
+    /// sftp://user@host/path, webdavs://user@host/path, nats://user@host/bucket
     #[arg(value_name = "URL")]
     pub url: Option<String>,
     /// Ship the databases of this file, a YAML file as Litestream's

@@ -17,8 +17,8 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig};
 use ureq::{Agent, Body, SendBody};
 
 /// Attempts at a request, and the first pause between them, which doubles each time.
-pub(super) const TRIES: u32 = 4;
-pub(super) const PAUSE: Duration = Duration::from_millis(200);
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(200);
 /// Attempts where the server says how long to wait, and the longest such wait.
 const TRIES_WHEN_TOLD: u32 = 8;
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
@@ -298,7 +298,7 @@ fn retry_after(answer: &Response<Body>) -> Option<Duration> {
 }
 
 /// Waits; a signal ends it.
-pub(super) fn pause(time: Duration) {
+fn pause(time: Duration) {
     let begun = Instant::now();
     while !is_ending() && begun.elapsed() < time {
         thread::sleep((time - begun.elapsed().min(time)).min(Duration::from_millis(50)));
@@ -397,17 +397,32 @@ pub(super) fn reader(body: Body) -> impl Read + Send {
     Whole(Moving(body.into_with_config().limit(u64::MAX).reader()))
 }
 
+/// The longest wait for an answer of a server with a connection of its own, in milliseconds, where
+/// commits wait for `patience`.
+#[cfg(any(feature = "nats", feature = "sftp"))]
+pub(super) fn patience_of(patience: Duration, most: Duration) -> u64 {
+    let least = (patience / 10).clamp(Duration::from_secs(1), most);
+    u64::try_from(least.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Behind attempt number `tries`: the pause before the next one; `false`: there is none.
+pub(super) fn again(tries: &mut u32) -> bool {
+    if *tries >= TRIES || is_ending() {
+        return false;
+    }
+    COUNTERS.retry();
+    pause(PAUSE * (1 << (*tries - 1)));
+    *tries += 1;
+    true
+}
+
 /// Reads a part of a file, again where the connection is cut.
 pub(super) fn part_again(mut read: impl FnMut() -> Result<io::Result<Vec<u8>>>) -> Result<Vec<u8>> {
     let mut tries = 1;
     loop {
-        match read()? {
-            Err(_) if tries < TRIES && !is_ending() => {
-                COUNTERS.retry();
-                pause(PAUSE * (1 << (tries - 1)));
-                tries += 1;
-            }
-            part => return Ok(part?),
+        let part = read()?;
+        if part.is_ok() || !again(&mut tries) {
+            return Ok(part?);
         }
     }
 }

@@ -5,12 +5,12 @@
 //! part of it, and a name is taken once: commits may wait for such a store.
 
 use super::directory::{self, RemoteDirectory, level_dir, make_level, unfinished};
-use super::http::{PAUSE, TRIES, pause};
+use super::http::{again, patience_of};
 use super::keys::variable;
 use super::runtime::runtime;
 use super::spool::{PART_BYTES, holds, spooled};
 use super::{Away, Conditions, Entry, Fill, Name, OWNER_BYTES_MAX, Store, Version, check_count};
-use crate::ending::{Moving, is_ending};
+use crate::ending::Moving;
 use crate::host::HOME;
 use crate::local::locked;
 use crate::report::{COUNTERS, Request};
@@ -249,12 +249,9 @@ impl Server {
                 Err(e) if e.is::<Away>() => e,
                 Err(e) => return Err(e),
             };
-            if tries >= TRIES || is_ending() {
+            if !again(&mut tries) {
                 return Err(lost);
             }
-            pause(PAUSE * (1 << (tries - 1)));
-            COUNTERS.retry();
-            tries += 1;
         }
     }
 }
@@ -530,8 +527,7 @@ impl RemoteDirectory for Sftp {
 
 impl Store for Sftp {
     fn hurry(&mut self, patience: Duration) {
-        let least = (patience / 10).clamp(Duration::from_secs(1), PATIENCE);
-        self.server.patience_ms.store(u64::try_from(least.as_millis()).unwrap_or(u64::MAX), SeqCst);
+        self.server.patience_ms.store(patience_of(patience, PATIENCE), SeqCst);
         *locked(&self.server.session) = None;
     }
 

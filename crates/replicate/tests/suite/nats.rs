@@ -1,13 +1,13 @@
 //! Ships to a NATS server with JetStream, where one is installed.
 
-use crate::place::{Killed, Place, installed, rows, said, until};
+use crate::place::{Killed, Place, assert_interruptible, installed, rows, said, until};
 use onewrite_replicate::store::{self, Name};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 struct Nats {
     place: Place,
@@ -275,15 +275,7 @@ fn where_commits_wait_a_server_that_is_killed_or_silent_loses_none() {
     // Ten were there before.
     let restored = nats.restored(&url);
     assert!(restored.starts_with("70 "), "{restored}");
-    // A signal ends one that waits for a silent server.
-    let mut again = nats.place.program(&["restore", &url]);
     nats.signal("STOP");
-    let mut waits = Killed(again.arg(nats.place.dir.path().join("never.db")).spawn().unwrap());
-    std::thread::sleep(Duration::from_millis(300));
-    let begun = Instant::now();
-    assert!(Command::new("kill").args(["-INT", &waits.0.id().to_string()]).status().unwrap().success());
-    let status = waits.0.wait().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    assert_eq!(status.code(), Some(130));
+    assert_interruptible(nats.place.program(&["restore", &url]).arg(nats.place.dir.path().join("never.db")));
     nats.signal("CONT");
 }

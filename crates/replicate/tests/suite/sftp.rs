@@ -1,11 +1,11 @@
 //! Ships to an OpenSSH server of this user, where one is installed.
 
-use crate::place::{Killed, Place, rows, said, until};
+use crate::place::{Killed, Place, assert_interruptible, rows, said, until};
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 struct Ssh {
     place: Place,
@@ -224,15 +224,7 @@ fn where_commits_wait_a_server_that_is_killed_or_silent_loses_none() {
     // Ten were there before.
     let restored = ssh.restored(&url);
     assert!(restored.starts_with("70 "), "{restored}");
-    // A signal ends one that waits for a silent server.
-    let mut again = ssh.place.program(&["restore", &url]);
     ssh.signal("STOP");
-    let mut waits = Killed(again.arg(ssh.place.dir.path().join("never.db")).spawn().unwrap());
-    std::thread::sleep(Duration::from_millis(300));
-    let begun = Instant::now();
-    run(Command::new("kill").args(["-INT", &waits.0.id().to_string()]));
-    let status = waits.0.wait().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    assert_eq!(status.code(), Some(130));
+    assert_interruptible(ssh.place.program(&["restore", &url]).arg(ssh.place.dir.path().join("never.db")));
     ssh.signal("CONT");
 }

@@ -434,7 +434,7 @@ impl Nats {
     }
 }
 
-/// ObjectParts that are stored.
+/// The parts of an object as they were stored.
 struct StoredParts {
     parts: u64,
     part_bytes: usize,

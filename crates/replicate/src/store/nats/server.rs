@@ -1,10 +1,9 @@
 //! A NATS server with JetStream: the connection, and the requests to it (NATS, ADR-1 and ADR-20).
 
 use super::super::Away;
-use super::super::http::{PAUSE, TRIES, pause};
+use super::super::http::{again, patience_of};
 use super::super::keys::variable;
 use super::super::runtime::runtime;
-use crate::ending::is_ending;
 use crate::local::locked;
 use crate::report::{COUNTERS, Request};
 use crate::secrets::hide;
@@ -27,7 +26,7 @@ use url::Url;
 pub(super) const EXAMPLE: &str = "name an object store as nats://host/bucket, or nats://user@host/bucket/path";
 /// Longest wait for an answer, shorter where commits wait for the store.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// ObjectParts that are sent and not yet acknowledged.
+/// Parts that are sent and not yet acknowledged.
 pub(super) const IN_FLIGHT: usize = 16;
 
 /// A server and a user of it: all stores there share a connection.
@@ -119,8 +118,7 @@ impl JetStream {
 
     /// As [`super::super::Store::hurry`].
     pub(super) fn hurry(&self, patience: Duration) {
-        let least = (patience / 10).clamp(Duration::from_secs(1), PATIENCE);
-        self.patience_ms.store(u64::try_from(least.as_millis()).unwrap_or(u64::MAX), SeqCst);
+        self.patience_ms.store(patience_of(patience, PATIENCE), SeqCst);
         *locked(&self.context) = None;
     }
 
@@ -189,12 +187,9 @@ impl JetStream {
                     None => e.context(format!("no answer from {}", self.address)).context(Away),
                 },
             };
-            if tries >= TRIES || is_ending() {
+            if !again(&mut tries) {
                 return Err(lost);
             }
-            pause(PAUSE * (1 << (tries - 1)));
-            COUNTERS.retry();
-            tries += 1;
         }
     }
 }

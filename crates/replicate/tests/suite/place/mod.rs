@@ -34,6 +34,18 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// SIGINT ends a program that waits for a silent server.
+#[cfg(unix)]
+pub fn assert_interruptible(command: &mut Command) {
+    let mut waits = Killed(command.spawn().unwrap());
+    std::thread::sleep(Duration::from_millis(300));
+    let begun = Instant::now();
+    assert!(Command::new("kill").args(["-INT", &waits.0.id().to_string()]).status().unwrap().success());
+    let status = waits.0.wait().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(status.code(), Some(130));
+}
+
 /// The program on the PATH, if it is there.
 pub fn installed(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();

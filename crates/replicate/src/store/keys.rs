@@ -2,6 +2,7 @@
 //! identity, the role of a container or of the machine. Keys that expire are renewed.
 
 use super::StoreKeys;
+use super::http::again;
 use crate::host::HOME;
 use crate::local::locked;
 use crate::report::{COUNTERS, Level, say};
@@ -31,7 +32,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 use ureq::Agent;
-use ureq::http::{Request, Response};
+use ureq::http::{Request, Response, StatusCode};
 
 /// Keys are renewed so long before they expire.
 const EARLY: Duration = Duration::from_secs(300);
@@ -99,7 +100,18 @@ impl HttpSend for AwsSurroundings {
         let patience = if is_here { PATIENCE_HERE } else { PATIENCE };
         let agent = config.timeout_global(Some(patience)).build().new_agent();
         let (parts, body) = request.into_parts();
-        let answer = agent.run(Request::from_parts(parts, &*body)).map_err(failed)?;
+        let mut tries = 1;
+        let answer = loop {
+            let answer = agent.run(Request::from_parts(parts.clone(), &*body));
+            let is_away = match &answer {
+                Ok(answer) => answer.status().is_server_error() || answer.status() == StatusCode::TOO_MANY_REQUESTS,
+                // Most machines have no such service.
+                Err(_) => !is_here,
+            };
+            if !is_away || !again(&mut tries) {
+                break answer.map_err(failed)?;
+            }
+        };
         let (parts, body) = answer.into_parts();
         let body = body.into_with_config().limit(ANSWER_BYTES_MAX).read_to_vec().map_err(failed)?;
         Ok(Response::from_parts(parts, body.into()))
@@ -384,6 +396,8 @@ fn load(sources: &[KeySource], outside: &reqsign_core::Context, url: &str) -> Re
 mod tests {
     use super::*;
     use reqsign_core::StaticEnv;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
 
     /// The token service, which answers for one token.
     #[derive(Debug)]
@@ -431,6 +445,24 @@ mod tests {
         assert_eq!((keys.key(), keys.secret(), keys.token()), ("KEY", "SECRET", Some("TOKEN")));
         let error = format!("{:#}", found("of-another").err().unwrap());
         assert!(error.starts_with("no keys for s3://bucket/app") && error.contains("the web identity: "), "{error}");
+    }
+
+    #[test]
+    fn a_service_of_keys_that_fails_is_asked_again() {
+        let service = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = service.local_addr().unwrap();
+        let answers = thread::spawn(move || {
+            for status in ["503 Service Unavailable", "429 Too Many Requests", "200 OK"] {
+                let (mut client, _) = service.accept().unwrap();
+                assert_ne!(client.read(&mut [0; 4096]).unwrap(), 0);
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 4\r\nconnection: close\r\n\r\nkeys");
+                client.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let request = Request::get(format!("http://{address}/keys")).body(bytes::Bytes::new()).unwrap();
+        let answer = ready(AwsSurroundings.http_send(request)).unwrap();
+        assert_eq!((answer.status(), &**answer.body()), (StatusCode::OK, &b"keys"[..]));
+        answers.join().unwrap();
     }
 
     /// The same service, which gives a role to one user with one external ID.

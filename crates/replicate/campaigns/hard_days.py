@@ -128,7 +128,7 @@ class Request(http.server.BaseHTTPRequestHandler):
         return 200, headers, body
 
     def listing(self):
-        prefix, after = self.query.get('prefix', ''), self.query.get('continuation-token', '')
+        prefix, after = self.query.get('prefix', ''), self.query.get('continuation-token', self.query.get('start-after', ''))
         keys = sorted(key for key in self.server.objects if key.startswith(prefix) and key > after)
         page = keys[:1000]
         text = '<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'

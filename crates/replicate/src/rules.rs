@@ -18,8 +18,8 @@ pub(crate) enum Rule {
     Ended,
     /// A process asks for the owner before it merges or removes.
     AskBefore,
-    /// The newest file is there when the next one is made.
-    LastIsThere,
+    /// Each batch is seen to be there before long, with the one before it.
+    BatchesAreThere,
     /// A file is removed only after the file that stands in for it was seen.
     StandInIsThere,
     /// The batches of a merged file are removed newest first.

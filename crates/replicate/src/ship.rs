@@ -41,8 +41,9 @@ use std::time::{Duration, Instant};
 /// again.
 const TIDY_EVERY: Duration = Duration::from_secs(1);
 const TIDY_AFTER_ERROR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(60) };
-/// With `--sync`: time between two looks at the owner and for the newest file.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Time between two looks at the owner and for the batches of meanwhile.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY_SYNC: Duration = Duration::from_secs(1);
 /// With `--sync`: commits begin to wait once all changes are shipped within this time, or after so
 /// many attempts: each ships what was changed during the one before.
 const FILLED: Duration = Duration::from_secs(1);
@@ -116,7 +117,9 @@ pub struct Shipper {
     /// With `--sync`: steps in which commits do not wait, since the store has too little of the
     /// database.
     filling: u32,
-    looked_at: Instant,
+    look: LastLook,
+    /// The store heeds the conditions of requests.
+    heeds: bool,
     /// `Some`: batches do not wait for merging and removing.
     background: Option<Background>,
     /// The snapshot that is being made beside the batches.
@@ -128,6 +131,14 @@ pub struct Shipper {
     took: Duration,
     /// The database's transaction that the store has, since a batch of this process.
     tid: Option<u64>,
+}
+
+/// The last look at the owner and for batches.
+struct LastLook {
+    at: Instant,
+    every: Duration,
+    /// The newest transaction then.
+    txid: u64,
 }
 
 struct At {
@@ -154,7 +165,6 @@ impl At {
 
 struct NextFile<'a> {
     name: Name,
-    last: Option<Name>,
     size: (u32, u32),
     pages: &'a [u32],
     /// Images of `pages`, if they are in memory.
@@ -261,7 +271,7 @@ impl Shipper {
         let claim = StoreClaim::take(&*store, &node, ClaimMode::Resume)?;
         store.tidy()?;
         let sync = settings.sync;
-        let mut shipper = Shipper::idle(file.to_owned(), store.into(), settings, claim);
+        let mut shipper = Shipper { heeds, ..Shipper::idle(file.to_owned(), store.into(), settings, claim) };
         if let Some(patience) = sync {
             // First: a process that reads must know the store's position.
             let at = shipper.load()?;
@@ -277,6 +287,7 @@ impl Shipper {
     }
 
     fn idle(file: PathBuf, store: Arc<dyn Store>, settings: Settings, claim: StoreClaim) -> Shipper {
+        let every = if settings.sync.is_some() { LOOK_EVERY_SYNC } else { LOOK_EVERY };
         Shipper {
             file,
             store,
@@ -296,7 +307,8 @@ impl Shipper {
             stays_since: None,
             session: None,
             filling: 0,
-            looked_at: Instant::now(),
+            look: LastLook { at: Instant::now(), every, txid: 0 },
+            heeds: true,
             background: None,
             beside: None,
             ends: false,
@@ -332,7 +344,7 @@ impl Shipper {
             since.elapsed() < REST_MAX && RestMark::of(&self.file).is_some_and(|now| now == *mark)
         };
         let has_told = self.background.as_ref().is_some_and(Background::has_told);
-        self.at.is_some()
+        self.at.as_ref().is_some_and(|at| !self.look_is_due(at))
             && !has_told
             && self.beside.is_none()
             && self.settings.sync.is_none()
@@ -410,7 +422,10 @@ impl Shipper {
         let before = self.tid;
         match self.session.take() {
             None if self.filling > 0 => self.fill(at, said)?,
-            None => self.ship(at, said)?,
+            None => {
+                self.look_if_due(at)?;
+                self.ship(at, said)?;
+            }
             Some(session) => {
                 let done = self.ship_waiting(&session, at, said);
                 self.session = Some(session);
@@ -607,6 +622,7 @@ impl Shipper {
         self.background = None;
         let (entries, state) = self.read_state()?;
         let txid = plan::newest(&entries);
+        self.has_looked(txid);
         if entries.is_empty() {
             let (compared, files) = (Instant::now(), entries);
             return Ok(At { txid, last: None, state: None, place: None, compared, files, last_ms: 0 });
@@ -685,8 +701,7 @@ impl Shipper {
             return Ok(false);
         }
         self.start_background(at);
-        let last = at.last;
-        self.send(at, source, last, &mut || Ok(()), said)?;
+        self.send(at, source, &mut || Ok(()), said)?;
         self.seen = Some(mark);
         Ok(true)
     }
@@ -713,8 +728,8 @@ impl Shipper {
             ensure!(at.txid == 0, "{} is empty, and what the store has is not", self.file.display());
             return session.shipped(tid);
         };
-        let looks = self.looked_at.elapsed() >= LOOK_EVERY;
-        let mut looking = if looks { self.look_beside(at.last) } else { Vec::new() };
+        let last = at.last.filter(|_| self.look.at.elapsed() >= self.look.every);
+        let mut looking = last.map_or_else(Vec::new, |last| self.look_beside(last));
         let mut expected = 0;
         let stored = &mut || {
             for look in looking.drain(..) {
@@ -723,23 +738,43 @@ impl Shipper {
             expected = session.wait(0, Duration::ZERO)?;
             session.shipped(tid)
         };
-        self.send(at, source, None, stored, said)?;
-        if looks {
-            self.looked_at = Instant::now();
+        self.send(at, source, stored, said)?;
+        if let Some(last) = last {
+            self.has_looked(last.max);
         }
         (self.expected, self.tid) = (expected, Some(tid));
         self.took = began.elapsed();
         Ok(())
     }
 
-    /// Looks at the owner and for the newest file on threads, so that commits wait for one round
-    /// trip.
-    fn look_beside(&self, last: Option<Name>) -> Vec<JoinHandle<Result<()>>> {
+    /// Whether batches are in the store that were not looked for.
+    fn look_is_due(&self, at: &At) -> bool {
+        self.look.at.elapsed() >= self.look.every && at.last.is_some_and(|last| last.max > self.look.txid)
+    }
+
+    fn look_if_due(&mut self, at: &At) -> Result<()> {
+        if !self.look_is_due(at) {
+            return Ok(());
+        }
+        self.claim.check(&*self.store)?;
+        if let Some(last) = at.last {
+            check_are_there(&*self.store, self.look.txid, last)?;
+            self.has_looked(last.max);
+        }
+        Ok(())
+    }
+
+    fn has_looked(&mut self, txid: u64) {
+        (self.look.at, self.look.txid) = (Instant::now(), txid);
+    }
+
+    /// Looks at the owner and for the batches up to `last` on threads, so that commits wait for one
+    /// round trip.
+    fn look_beside(&self, last: Name) -> Vec<JoinHandle<Result<()>>> {
         let (claim, store) = (self.claim.clone(), self.store.clone());
         let owner = thread::spawn(move || claim.check(&*store).map(drop));
-        let store = self.store.clone();
-        let file = last.map(|last| thread::spawn(move || check_is_there(&*store, last)));
-        [owner].into_iter().chain(file).collect()
+        let (store, first) = (self.store.clone(), self.look.txid.saturating_add(1));
+        vec![owner, thread::spawn(move || check_are_there(&*store, first, last))]
     }
 
     /// Ships every page of the state that `at` has.
@@ -753,7 +788,7 @@ impl Shipper {
     ) -> Result<Shipped> {
         let name = Name { level: SNAPSHOTS, min: 1, max: at.txid };
         let hashes = at.state.as_ref().map_or(&[][..], |state| &state.hashes);
-        let file = NextFile { name, last: None, size, pages: every_page, images: None, hashes, time_ms };
+        let file = NextFile { name, size, pages: every_page, images: None, hashes, time_ms };
         let (shipped, _) = self.create(&file, source, false)?;
         let entry = Entry { name, time_ms, bytes: shipped.bytes };
         if let Some(background) = &self.background {
@@ -765,12 +800,11 @@ impl Shipper {
     }
 
     /// Ships the difference to the store's state, if any, and a snapshot if due. Calls `stored`
-    /// when the store has it. The file `last` must be there.
+    /// when the store has it.
     fn send(
         &mut self,
         at: &mut At,
         source: Source,
-        last: Option<Name>,
         stored: &mut dyn FnMut() -> Result<()>,
         said: &mut dyn FnMut(&Shipped),
     ) -> Result<()> {
@@ -804,7 +838,7 @@ impl Shipper {
         let size = (page_bytes, source.pages);
         let again = snapshot && !pins_anew;
         let mut source = Some(source).filter(|_| images.is_none() || again);
-        let file = NextFile { name, last, size, pages: &pages, images, hashes: &hashes, time_ms };
+        let file = NextFile { name, size, pages: &pages, images, hashes: &hashes, time_ms };
         let created = self.create(&file, &mut source, again);
         if matches!(&created, Err(e) if is_away_or_full(e) && !begins_anew && pages_before > 0) {
             let pages = usize::try_from(pages_before)?;
@@ -923,7 +957,7 @@ impl Shipper {
 
     /// Makes a file. Drops the database snapshot once its pages are read, unless `again`.
     fn create(&mut self, file: &NextFile<'_>, source: &mut Option<Source>, again: bool) -> Result<(Shipped, Copy)> {
-        let NextFile { name, last, size: (page_bytes, pages_after), pages, time_ms, .. } = *file;
+        let NextFile { name, size: (page_bytes, pages_after), pages, time_ms, .. } = *file;
         let (min, max, node) = (name.min, name.max, self.claim.node());
         let header = Header { page_bytes, pages: pages_after, min, max, time_ms, node };
         let bar = page_bar(if name.min == 1 { "snapshot" } else { "shipping" });
@@ -933,12 +967,8 @@ impl Shipper {
             if !again {
                 *source = None;
             }
-            let Some(last) = last else { return Ok(()) };
-            if keeps(Rule::LastIsThere) {
-                check_is_there(&*self.store, last)?;
-            }
-            // Else an earlier owner would take names from a promotion for long.
-            if keeps(Rule::CheckPosition) { claim.check(&*self.store).map(drop) } else { Ok(()) }
+            // Else nothing keeps two processes from one name.
+            if self.heeds { Ok(()) } else { claim.check(&*self.store).map(drop) }
         };
         let put = match name.level {
             BATCHES => self.claim.put(&*self.store, name, time_ms, &mut fill),
@@ -957,9 +987,31 @@ impl Shipper {
     }
 }
 
-fn check_is_there(store: &dyn Store, last: Name) -> Result<()> {
-    ensure!(store.has(last)?, "{last} is gone from the store: what is left there is looked at");
-    Ok(())
+/// Whether the transactions from `first` to the batch `last` are in the store, as batches or merged.
+fn check_are_there(store: &dyn Store, first: u64, last: Name) -> Result<()> {
+    if !keeps(Rule::BatchesAreThere) {
+        return Ok(());
+    }
+    let mut next = first.clamp(1, last.max);
+    if next == last.max {
+        ensure!(store.has(last)?, "{last} is gone from the store: what is left there is looked at");
+        return Ok(());
+    }
+    let mut files: Vec<Entry> = Vec::new();
+    // Upwards, the way files are merged, so that a file on its way is seen.
+    for level in BATCHES..=SNAPSHOTS {
+        files.extend(if level == BATCHES { store.list_from(level, next)? } else { store.list(level)? });
+        files.sort_unstable_by_key(|entry| entry.name.min);
+        for name in files.iter().map(|entry| entry.name) {
+            if (name.min..=name.max).contains(&next) {
+                next = name.max.saturating_add(1);
+            }
+        }
+        if next > last.max {
+            return Ok(());
+        }
+    }
+    bail!("transaction {next} is gone from the store: what is left there is looked at")
 }
 
 /// Writes a file, and returns its length. Calls `looks` for each page.

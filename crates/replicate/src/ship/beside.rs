@@ -84,7 +84,7 @@ fn make(
     let pages: Vec<u32> = source.0.numbers().collect();
     let header = Header { page_bytes, pages: pages_after, min: name.min, max: name.max, time_ms, node };
     let size = (page_bytes, pages_after);
-    let file = NextFile { name, last: None, size, pages: &pages, images: None, hashes, time_ms };
+    let file = NextFile { name, size, pages: &pages, images: None, hashes, time_ms };
     let bar = page_bar("snapshot");
     let (mut source, mut bytes) = (Some(source), 0);
     let created = store.create(name, time_ms, &mut |to| {

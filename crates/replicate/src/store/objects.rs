@@ -321,10 +321,17 @@ impl Store for Objects {
     }
 
     fn list(&self, level: u8) -> Result<Vec<Entry>> {
+        self.list_from(level, 0)
+    }
+
+    fn list_from(&self, level: u8, first: u64) -> Result<Vec<Entry>> {
         let prefix = self.path(&format!("ltx/{level}"));
         let what = || format!("cannot list {}", self.shown(&prefix));
         let mut entries = Vec::new();
-        let mut objects = self.objects.list(Some(&prefix));
+        let mut objects = match first {
+            0 => self.objects.list(Some(&prefix)),
+            first => self.objects.list_with_offset(Some(&prefix), &self.path(&format!("ltx/{level}/{first:016x}"))),
+        };
         while let Some(object) = self.runtime.block_on(objects.next()) {
             let ObjectMeta { location, last_modified, size, .. } = object.map_err(failed).with_context(what)?;
             let name = location.prefix_match(&prefix).and_then(|mut parts| Some((parts.next()?, parts.next())));

@@ -316,6 +316,10 @@ impl Store for S3Store {
     }
 
     fn list(&self, level: u8) -> Result<Vec<Entry>> {
+        self.list_from(level, 0)
+    }
+
+    fn list_from(&self, level: u8, first: u64) -> Result<Vec<Entry>> {
         let prefix = format!("{}{level:04x}/", self.prefix);
         let what = || format!("cannot list {}", self.shown(&prefix));
         let mut entries = Vec::new();
@@ -324,8 +328,10 @@ impl Store for S3Store {
             let sign = |keys: &Credentials| {
                 let mut action = self.bucket.list_objects_v2(Some(keys));
                 action.with_prefix(prefix.as_str());
-                if let Some(token) = &token {
-                    action.with_continuation_token(token.as_str());
+                match &token {
+                    Some(token) => action.with_continuation_token(token.as_str()),
+                    None if first > 0 => action.with_start_after(format!("{prefix}{first:016x}")),
+                    None => {}
                 }
                 action.sign(SIGNED_FOR)
             };

@@ -987,7 +987,7 @@ impl Shipper {
     }
 }
 
-/// Whether the transactions from `first` to the batch `last` are in the store, as batches or merged.
+/// Whether the transactions from `first` to the batch `last` are in the store, batches or merged.
 fn check_are_there(store: &dyn Store, first: u64, last: Name) -> Result<()> {
     if !keeps(Rule::BatchesAreThere) {
         return Ok(());

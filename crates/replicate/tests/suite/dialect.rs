@@ -105,9 +105,12 @@ impl Asked {
                 method = Method::Delete;
             }
             path = to_s3(&path);
-            for (name, s3) in
-                [("prefix", "prefix"), ("marker", "continuation-token"), ("continuation-token", "continuation-token")]
-            {
+            for (name, s3) in [
+                ("prefix", "prefix"),
+                ("start-after", "start-after"),
+                ("marker", "continuation-token"),
+                ("continuation-token", "continuation-token"),
+            ] {
                 if let Some(value) = query.remove(name) {
                     query.insert(s3.to_owned(), to_s3(&value));
                 }

@@ -472,12 +472,19 @@ impl StoreClaim {
     /// Whether this node wrote the file, or it is gone or never was: the store may refuse a request
     /// because of another one.
     fn is_own_or_gone(&self, store: &dyn Store, name: Name) -> Result<bool> {
-        let file = match store.open(name) {
-            Ok(file) => file,
-            Err(_) if !store.has(name)? => return Ok(true),
-            Err(e) => return Err(e),
-        };
-        match Reader::open(file) {
+        match self.is_of_node(store, name) {
+            Err(_) if !store.has(name)? => Ok(true),
+            is_own => is_own,
+        }
+    }
+
+    /// Whether this claim's process made the file, by a request that passed for failed.
+    pub fn is_own(&self, store: &dyn Store, name: Name) -> Result<bool> {
+        Ok(self.first_is_in && self.is_of_node(store, name)?)
+    }
+
+    fn is_of_node(&self, store: &dyn Store, name: Name) -> Result<bool> {
+        match Reader::open(store.open(name)?) {
             Ok(reader) => Ok(reader.header().node == self.node.id),
             Err(LtxError::Io(e)) => Err(e).with_context(|| format!("cannot read {name}")),
             Err(_) => Ok(false),

@@ -381,11 +381,12 @@ impl Shipper {
     }
 
     fn try_step(&mut self, said: &mut dyn FnMut(&Shipped)) -> Result<()> {
-        if let Some(at) = self.at.as_ref().filter(|_| self.was_away)
-            && let Err(e) = self.claim.check_position(&*self.store, at.txid)
+        if self.was_away
+            && let Some(mut at) = self.at.take()
         {
-            self.at = self.at.take().filter(|_| is_away_or_full(&e));
-            return Err(e);
+            let checked = self.claim.check_position(&*self.store, at.txid).and_then(|()| self.take_late(&mut at));
+            self.at = Some(at).filter(|_| checked.as_ref().err().is_none_or(is_away_or_full));
+            checked?;
         }
         self.was_away = false;
         let mut at = match self.at.take() {
@@ -410,6 +411,25 @@ impl Shipper {
             self.at = Some(at);
         }
         done.map(drop)
+    }
+
+    /// Behind an outage: takes note of the next batch, if that was made, and the answer lost.
+    fn take_late(&self, at: &mut At) -> Result<()> {
+        let txid = at.txid.saturating_add(1);
+        let files = self.store.list_from(BATCHES, txid)?;
+        let late = files.into_iter().find(|entry| entry.name == Name { level: BATCHES, min: txid, max: txid });
+        let (Some(entry), Some(state)) = (late, &at.state) else { return Ok(()) };
+        if !self.claim.is_own(&*self.store, entry.name)? {
+            return Ok(());
+        }
+        // The log's place before the batch tells of its pages, too.
+        at.state = Some(state.behind(&*self.store, &[entry], &ProgressBar::hidden())?);
+        (at.txid, at.last, at.last_ms) = (txid, Some(entry.name), entry.time_ms);
+        match &self.background {
+            Some(background) => background.add(entry, Copy::none()),
+            None => at.add(entry),
+        }
+        Ok(())
     }
 
     /// `false`: the position must be read anew.

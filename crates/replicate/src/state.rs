@@ -136,8 +136,13 @@ impl Sink for Reading {
 impl HashedState {
     /// The state that these files make.
     pub fn read(store: &dyn Store, plan: &[Entry], bar: &ProgressBar) -> Result<HashedState> {
-        let mut reading = Reading::default();
-        apply(store, plan, &mut reading, bar)?;
+        HashedState::default().behind(store, plan, bar)
+    }
+
+    /// The state that these files make of this one.
+    pub fn behind(&self, store: &dyn Store, files: &[Entry], bar: &ProgressBar) -> Result<HashedState> {
+        let mut reading = Reading { state: self.clone(), missing: 0 };
+        apply(store, files, &mut reading, bar)?;
         Ok(reading.state)
     }
 }

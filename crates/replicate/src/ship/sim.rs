@@ -573,7 +573,7 @@ fn each_rule_is_missed() {
         (Beaten, 12),
         (ShutOut, 0),
         (Ended, 435),
-        (AskBefore, 148),
+        (AskBefore, 153),
         (CreateOnce, 12),
         (ReplaceIfRead, 6),
     ];

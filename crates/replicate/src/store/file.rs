@@ -144,7 +144,7 @@ impl Store for FileStore {
         Ok(true)
     }
 
-    fn list(&self, level: u8) -> Result<Vec<Entry>> {
+    fn list_from(&self, level: u8, first: u64) -> Result<Vec<Entry>> {
         COUNTERS.request(Request::List);
         let dir = self.level_dir(level);
         let what = || format!("cannot read the directory {}", dir.display());
@@ -160,7 +160,8 @@ impl Store for FileStore {
         let mut entries = Vec::new();
         for file in found {
             let file = file.with_context(what)?;
-            let Some(name) = file.file_name().to_str().and_then(|name| Name::parse(level, name)) else { continue };
+            let name = file.file_name().to_str().and_then(|name| Name::parse(level, name));
+            let Some(name) = name.filter(|name| name.min >= first) else { continue };
             let Ok(data) = file.metadata() else { continue };
             let since = data.modified().with_context(what)?.duration_since(UNIX_EPOCH).unwrap_or_default();
             let time_ms = i64::try_from(since.as_millis()).unwrap_or(i64::MAX);

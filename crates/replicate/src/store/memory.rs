@@ -286,8 +286,9 @@ impl Store for Memory {
         })
     }
 
-    fn list(&self, level: u8) -> Result<Vec<Entry>> {
-        self.read(|contents| contents.entries().into_iter().filter(|entry| entry.name.level == level).collect())
+    fn list_from(&self, level: u8, first: u64) -> Result<Vec<Entry>> {
+        let is_wanted = |name: Name| name.level == level && name.min >= first;
+        self.read(|contents| contents.entries().into_iter().filter(|entry| is_wanted(entry.name)).collect())
     }
 
     fn has(&self, name: Name) -> Result<bool> {

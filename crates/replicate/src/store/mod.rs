@@ -140,11 +140,11 @@ pub trait Store: Send + Sync {
     /// now or later.
     fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool>;
     /// The files of a level, in the order of their names.
-    fn list(&self, level: u8) -> Result<Vec<Entry>>;
-    /// As [`list`](Store::list), perhaps without files that begin before that transaction.
-    fn list_from(&self, level: u8, _first: u64) -> Result<Vec<Entry>> {
-        self.list(level)
+    fn list(&self, level: u8) -> Result<Vec<Entry>> {
+        self.list_from(level, 0)
     }
+    /// The same, perhaps without files that begin before transaction `first`.
+    fn list_from(&self, level: u8, first: u64) -> Result<Vec<Entry>>;
     /// Whether there is a file of this name.
     fn has(&self, name: Name) -> Result<bool>;
     /// Reads a file.

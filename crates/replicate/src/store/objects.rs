@@ -320,10 +320,6 @@ impl Store for Objects {
         self.put_small(&self.path(OWNER), record, mode)
     }
 
-    fn list(&self, level: u8) -> Result<Vec<Entry>> {
-        self.list_from(level, 0)
-    }
-
     fn list_from(&self, level: u8, first: u64) -> Result<Vec<Entry>> {
         let prefix = self.path(&format!("ltx/{level}"));
         let what = || format!("cannot list {}", self.shown(&prefix));

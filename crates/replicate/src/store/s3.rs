@@ -315,10 +315,6 @@ impl Store for S3Store {
         }
     }
 
-    fn list(&self, level: u8) -> Result<Vec<Entry>> {
-        self.list_from(level, 0)
-    }
-
     fn list_from(&self, level: u8, first: u64) -> Result<Vec<Entry>> {
         let prefix = format!("{}{level:04x}/", self.prefix);
         let what = || format!("cannot list {}", self.shown(&prefix));

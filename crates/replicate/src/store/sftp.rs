@@ -548,7 +548,7 @@ impl Store for Sftp {
         directory::set_owner(self, was, record)
     }
 
-    fn list(&self, level: u8) -> Result<Vec<Entry>> {
+    fn list_from(&self, level: u8, _first: u64) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
         for (name, found) in self.names_in(&level_dir(level))? {
             let Some(name) = Name::parse(level, &name) else { continue };

@@ -291,8 +291,8 @@ impl Store for Faulty {
     fn set_owner(&self, was: Option<&Version>, record: &[u8]) -> Result<bool> {
         self.inner.set_owner(was, record)
     }
-    fn list(&self, level: u8) -> Result<Vec<Entry>> {
-        self.call(|| self.inner.list(level))
+    fn list_from(&self, level: u8, first: u64) -> Result<Vec<Entry>> {
+        self.call(|| self.inner.list_from(level, first))
     }
     fn has(&self, name: Name) -> Result<bool> {
         self.call(|| self.inner.has(name))

@@ -501,11 +501,11 @@ impl Store for Nats {
         Ok(replaced)
     }
 
-    fn list(&self, level: u8) -> Result<Vec<Entry>> {
+    fn list_from(&self, level: u8, first: u64) -> Result<Vec<Entry>> {
         let dir = format!("ltx/{level}/");
         let parsed = |name: &str| Name::parse(level, name.strip_prefix(&dir)?);
         let mut entries = Vec::new();
-        for of in self.descriptions(|name| parsed(name).is_some())? {
+        for of in self.descriptions(|name| parsed(name).is_some_and(|name| name.min >= first))? {
             let name = of.name.strip_prefix(&self.prefix).and_then(parsed);
             entries.extend(name.map(|name| Entry { name, time_ms: of.time_ms(), bytes: of.size }));
         }

@@ -180,6 +180,9 @@ struct ReplicaKeys {
     token: Text,
     creds: Text,
     tls: Text,
+    root_cas: Option<Vec<Spanned<String>>>,
+    client_cert: Text,
+    client_key: Text,
     sync_interval: Text,
 }
 
@@ -559,9 +562,13 @@ impl Values<'_> {
             ("host-key", kind == "sftp", &keys.host_key),
             ("creds", is_nats, &keys.creds),
             ("tls", is_nats, &keys.tls),
+            ("client-cert", is_nats, &keys.client_cert),
+            ("client-key", is_nats, &keys.client_key),
         ];
-        for (name, _, value) in parameters.into_iter().filter(|(_, is_known, _)| *is_known) {
-            if let Some(value) = self.plain(value.as_ref())? {
+        let parameters = parameters.into_iter().map(|(name, is_known, value)| (name, is_known, value.as_ref()));
+        let roots = keys.root_cas.iter().flatten().map(|root| ("root-ca", is_nats, Some(root)));
+        for (name, _, value) in parameters.chain(roots).filter(|(_, is_known, _)| *is_known) {
+            if let Some(value) = self.plain(value)? {
                 url.query_pairs_mut().append_pair(name, &value);
             }
         }

@@ -123,7 +123,7 @@ fn stores_on_servers_have_litestreams_keys() {
     let text = "dbs:\n- path: /a.db\n  replica: {type: sftp, host: 'h:2222', user: me, password: 'pass/word', path: /x y, key-path: /k}\n\
                 - path: /b.db\n  replica: {type: webdav, webdav-url: 'https://h/dav', webdav-username: me, webdav-password: password9, \
                 path: b}\n- path: /c.db\n  replica: {url: 'nats://h:4333/bucket', username: me, password: password8, tls: true}\n\
-                - path: /d.db\n  replica: {type: nats, url: 'nats://h/other', creds: /etc/a.creds}\n\
+                - path: /d.db\n  replica: {type: nats, url: 'nats://h/other', creds: /etc/a.creds, root-cas: [/a.pem, /b.pem]}\n\
                 - path: /e.db\n  replica: {url: 'nats://h/third', token: secrettoken}\n\
                 - path: /f.db\n  replica: {url: 'sftp://me@h/~/f', host-key: 'ssh-ed25519 AA+A'}\n";
     let urls: Vec<_> = parse(text).unwrap().databases.into_iter().map(|database| database.url).collect();
@@ -131,7 +131,7 @@ fn stores_on_servers_have_litestreams_keys() {
         "sftp://me:pass%2Fword@h:2222/x%20y?key-path=%2Fk",
         "webdavs://me:password9@h/dav/b",
         "nats://me:password8@h:4333/bucket?tls=true",
-        "nats://h/other?creds=%2Fetc%2Fa.creds",
+        "nats://h/other?creds=%2Fetc%2Fa.creds&root-ca=%2Fa.pem&root-ca=%2Fb.pem",
         "nats://secrettoken@h/third",
         "sftp://me@h/~/f?host-key=ssh-ed25519+AA%2BA",
     ];

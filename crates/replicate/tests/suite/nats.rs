@@ -225,7 +225,7 @@ fn a_user_or_an_object_store_that_is_not_known_is_refused() {
     let known = url.replace("//", "//me:password7@");
     refused(&known.replace("bucket", "nothing"), &["no such object store", "nats object add"]);
     refused(&known.replace("bucket", "a%20b"), &["letters, digits"]);
-    refused(&format!("{known}?tsl=true"), &["creds, tls"]);
+    refused(&format!("{known}?tsl=true"), &["creds, tls, root-ca"]);
     refused(&format!("{known}?tls=yes"), &["true or false"]);
     refused(&format!("{url}?creds={file}"), &["cannot"]);
     refused("nats://127.0.0.1", &["names no object store"]);
@@ -233,6 +233,57 @@ fn a_user_or_an_object_store_that_is_not_known_is_refused() {
     let mut by_environment = nats.place.program(&["replicate", "--once", file, &url]);
     let output = by_environment.env("NATS_USER", "me").env("NATS_PASSWORD", "password7").output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn a_server_and_its_users_may_have_certificates_of_their_own_authority() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let Some(openssl) = installed("openssl") else { return };
+    let made = |args: &[&str]| {
+        let output = Command::new(&openssl).args(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", said(&output));
+    };
+    let (ca, ca_key) = (path("ca.pem"), path("ca.key"));
+    let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"];
+    let to_ca = ["req", "-x509", "-subj", "/CN=authority", "-keyout", &ca_key, "-out", &ca];
+    made(&[&to_ca[..], &key].concat());
+    for (name, extension) in [("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")] {
+        let (cert, private) = (path(&format!("{name}.pem")), path(&format!("{name}.key")));
+        let (subject, no_ca) = (format!("/CN={name}"), "basicConstraints=CA:FALSE");
+        let signed = ["req", "-x509", "-CA", &ca, "-CAkey", &ca_key, "-subj", &subject, "-addext", extension];
+        made(&[&signed[..], &key, &["-addext", no_ca, "-keyout", &private, "-out", &cert]].concat());
+    }
+    // The tests' own requests come without TLS.
+    let config = path("server.conf");
+    let (cert, private) = (path("server.pem"), path("server.key"));
+    let text = format!(
+        "allow_non_tls: true\ntls {{ cert_file: \"{cert}\", key_file: \"{private}\", ca_file: \"{ca}\", verify: true }}\n"
+    );
+    fs::write(&config, text).unwrap();
+    let Some(nats) = Nats::new(&["-c", &config]) else { return };
+    let file = nats.place.file.to_str().unwrap();
+    let url = nats.url("bucket");
+    let (cert, private) = (path("client.pem"), path("client.key"));
+    let known = format!("{url}?root-ca={ca}&client-cert={cert}&client-key={private}");
+    nats.ships(&["replicate", "--once", file, &known]);
+    assert_eq!(nats.restored(&known), rows(&nats.place.file));
+    let mut by_environment = nats.place.program(&["replicate", "--once", file, &url]);
+    by_environment.env("NATS_CA", &ca).env("NATS_CERT", &cert).env("NATS_KEY", &private);
+    let output = by_environment.output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let nothing = path("nothing.pem");
+    for (url, words) in [
+        (format!("{url}?root-ca={nothing}"), &["cannot read", "nothing.pem"][..]),
+        (format!("{url}?root-ca={ca}&client-cert={cert}"), &["client-cert and client-key"]),
+        // Its authority is not known, and it wants to see a certificate.
+        (format!("{url}?tls=true"), &["certificate"]),
+        (format!("{url}?root-ca={ca}"), &["BadCertificate"]),
+    ] {
+        let output = nats.place.program(&["restore", &url, &path("restored.db")]).output().unwrap();
+        let text = said(&output);
+        assert!(!output.status.success() && words.iter().all(|word| text.contains(word)), "{url}: {text}");
+    }
 }
 
 #[test]

@@ -33,12 +33,22 @@ pub(super) const IN_FLIGHT: usize = 16;
 pub(super) struct JetStream {
     /// Host and port.
     address: String,
-    tls: bool,
+    tls: Tls,
     login: Login,
     patience_ms: AtomicU64,
     context: Mutex<Option<jetstream::Context>>,
     /// What the server said without being asked, as of a missing permission.
     complaint: Arc<Mutex<Option<String>>>,
+}
+
+/// Files of certificates, and whether there is no connection without TLS.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Tls {
+    is_required: bool,
+    /// Of authorities, beside the machine's.
+    roots: Vec<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
@@ -94,15 +104,20 @@ impl JetStream {
         static SHARED: Mutex<Vec<Arc<JetStream>>> = Mutex::new(Vec::new());
         let host = url.host_str().filter(|host| !host.is_empty());
         let host = host.with_context(|| format!("{url} names no server: {EXAMPLE}"))?;
-        let (mut tls, mut credentials) = (false, None);
+        let (mut tls, mut credentials) = (Tls::default(), None);
         for (key, value) in url.query_pairs() {
+            let file = || PathBuf::from(&*value);
             match (&*key, &*value) {
-                ("creds", path) => credentials = Some(PathBuf::from(path)),
-                ("tls", "true" | "false") => tls = value == "true",
+                ("creds", _) => credentials = Some(file()),
+                ("tls", "true" | "false") => tls.is_required = value == "true",
                 ("tls", _) => bail!("{url}: tls is true or false"),
-                _ => bail!("{url}: those parameters there are, are creds, tls"),
+                ("root-ca", _) => tls.roots.push(file()),
+                ("client-cert", _) => tls.cert = Some(file()),
+                ("client-key", _) => tls.key = Some(file()),
+                _ => bail!("{url}: those parameters there are, are creds, tls, root-ca, client-cert, client-key"),
             }
         }
+        tls.take_from_environment();
         let address = format!("{host}:{}", url.port().unwrap_or(4222));
         let login = Login::of(url, credentials);
         let mut shared = locked(&SHARED);
@@ -129,18 +144,16 @@ impl JetStream {
     async fn connect(&self) -> Result<jetstream::Context> {
         let patience = self.patience();
         let complaint = self.complaint.clone();
-        let options = ConnectOptions::new()
-            .name("onewrite")
-            .require_tls(self.tls)
-            .connection_timeout(patience)
-            .ping_interval(patience)
-            .event_callback(move |event| {
-                if let Event::ServerError(e) = event {
-                    *locked(&complaint) = Some(e.to_string());
-                }
-                std::future::ready(())
-            });
-        let connected = self.login.used_in(options)?.connect(&*self.address).await;
+        let options =
+            ConnectOptions::new().name("onewrite").connection_timeout(patience).ping_interval(patience).event_callback(
+                move |event| {
+                    if let Event::ServerError(e) = event {
+                        *locked(&complaint) = Some(e.to_string());
+                    }
+                    std::future::ready(())
+                },
+            );
+        let connected = self.login.used_in(self.tls.used_in(options)?)?.connect(&*self.address).await;
         let client = connected.map_err(|e| match e.kind() {
             ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
                 anyhow!("{} does not admit this user: {e}", self.address)
@@ -191,6 +204,37 @@ impl JetStream {
                 return Err(lost);
             }
         }
+    }
+}
+
+impl Tls {
+    /// As the tools of NATS do.
+    fn take_from_environment(&mut self) {
+        let file = |name| variable(&[name]).map(PathBuf::from);
+        if self.roots.is_empty() {
+            self.roots.extend(file("NATS_CA"));
+        }
+        self.cert = self.cert.take().or_else(|| file("NATS_CERT"));
+        self.key = self.key.take().or_else(|| file("NATS_KEY"));
+    }
+
+    fn used_in(&self, mut options: ConnectOptions) -> Result<ConnectOptions> {
+        let client = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some((cert, key)),
+            (None, None) => None,
+            _ => bail!("client-cert and client-key go together"),
+        };
+        for file in self.roots.iter().chain(client.iter().flat_map(|(cert, key)| [*cert, *key])) {
+            fs::File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+        }
+        options = options.require_tls(self.is_required || client.is_some() || !self.roots.is_empty());
+        for root in &self.roots {
+            options = options.add_root_certificates(root.clone());
+        }
+        Ok(match client {
+            Some((cert, key)) => options.add_client_certificate(cert.clone(), key.clone()),
+            None => options,
+        })
     }
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Hard days of a store, each for the same time, at once: commits wait for the store (--sync), and behind each day the store alone must
-have every acknowledged commit, and no other history.
+have every acknowledged commit, and no other history. On the days `away`, `burst` and `many` they do not wait, and the shipper ends first.
 
 Wants target/release/onewrite-replicate and libonewrite.so (`cargo build --release -p onewrite -p onewrite-replicate`), and sqlite3 with
 extensions. The day `full` mounts small file systems and wants root; `clock` wants libfaketime. A day that cannot be had is said."""
@@ -195,11 +195,15 @@ class Day:
 
     def ships(self, file, url, *more, env=None, log='log'):
         """A shipper for which commits wait, and the wait until they do."""
+        return self.starts(b'commits w', '--sync', '--ship-timeout', '30s', *more, file, url, log=log, env=env)
+
+    def starts(self, word, *args, log='log', env=None):
+        """A shipper, and the wait until it has said the word."""
         (self.dir / log).touch()
         had = (self.dir / log).stat().st_size
-        shipper = self.program('replicate', '--sync', '--ship-timeout', '30s', *more, file, url, log=log, env=env)
+        shipper = self.program('replicate', *args, log=log, env=env)
         begun = time.monotonic()
-        while b'commits w' not in (self.dir / log).read_bytes()[had:]:
+        while word not in (self.dir / log).read_bytes()[had:]:
             assert shipper.poll() is None and time.monotonic() < begun + 300, f'{self.name}: no beginning: {self.told(log)}'
             time.sleep(0.05)
         # The day begins with the first one.
@@ -451,6 +455,82 @@ class Day:
         self.judge(bucket.url('app'))
         return f'{turns} turns'
 
+    def away(self):
+        """The store does not answer for most of the day, and commits do not wait for it."""
+        bucket = Bucket()
+        url, file = bucket.url('app'), self.dir / 'app.db'
+        writer = Writer(self, file)
+        shipper = self.starts(b'shipping ', file, url)
+        begun, back = time.monotonic(), threading.Event()
+        self.commits(writer, begun + self.args.seconds * 0.1)
+        bucket.fault = lambda request: (back.wait(120), (0, {}, False))[1]
+        self.commits(writer, begun + self.args.seconds * 0.9)
+        assert shipper.poll() is None, f'{self.name}: {self.told()}'
+        bucket.fault = lambda request: None
+        back.set()
+        returned = time.monotonic()
+        while self.run('verify', file, url)[0]:
+            assert time.monotonic() < returned + 120, f'{self.name}: the store lacks something: {self.told()}'
+        took, memory = time.monotonic() - returned, self.memory(shipper)
+        self.stop(shipper)
+        self.judge(url)
+        return f'the store had all within {took:.1f} s of its return; {memory}'
+
+    def burst(self):
+        """As many commits as one writer makes, and they do not wait for the store."""
+        bucket = Bucket()
+        url, file = bucket.url('app'), self.dir / 'app.db'
+        writer = Writer(self, file)
+        shipper = self.starts(b'shipping ', file, url)
+        self.commits(writer, time.monotonic() + self.args.seconds, pause=0)
+        memory, files = self.memory(shipper), len(bucket.objects)
+        assert files < 1000, f'{self.name}: {files} files are in the store'
+        self.stop(shipper)
+        self.judge(url)
+        return f'{files} files in the store, {bucket.requests:,} requests; {memory}'
+
+    def many(self):
+        """Of a thousand databases in a directory ten are written, and commits do not wait for the store."""
+        bucket, count = Bucket(), 1000 if self.args.seconds >= 60 else 50
+        place, config = self.dir / 'tenants', self.dir / 'config.yml'
+        place.mkdir()
+        Writer(self, place / '0.db').shell.communicate()
+        for n in range(1, count):
+            shutil.copy(place / '0.db', place / f'{n}.db')
+        replica = {'type': 's3', 'bucket': 'bucket', 'path': 'tenants', 'region': 'here',
+                   'endpoint': f'http://127.0.0.1:{bucket.server_port}'}
+        config.write_text(json.dumps({'dbs': [{'dir': str(place), 'pattern': '*.db', 'replica': replica}]}))
+        begun = time.monotonic()
+        shipper = self.starts(b'', '--config', config)
+        while len({key.split('/')[1] for key in list(bucket.objects) if '/0000/' in key}) < count:
+            assert shipper.poll() is None and time.monotonic() < begun + 300, f'{self.name}: {self.told()}'
+            time.sleep(0.1)
+        started = time.monotonic() - begun
+        writers = [Writer(self, place / f'{n}.db') for n in range(10)]
+        end = time.monotonic() + self.args.seconds
+        while time.monotonic() < end:
+            for writer in writers:
+                k = len(self.tried)
+                self.tried.add(k)
+                if writer.commit(k, 100):
+                    self.acknowledged.add(k)
+            time.sleep(0.1)
+        memory = self.memory(shipper)
+        self.stop(shipper)
+        rows = set()
+        for n in list(range(10)) + self.rng.sample(range(10, count), 20):
+            dest = self.dir / f'restored-{n}.db'
+            status, said = self.run('restore', '--integrity-check', 'full', bucket.url(f'tenants/{n}.db'), dest)
+            assert status == 0, f'{self.name}: no restore of {n}: {said}'
+            rows |= self.rows(dest)
+        assert self.acknowledged and rows == self.acknowledged, f'{self.name}: lost {sorted(self.acknowledged - rows)[:9]}'
+        return f'{count:,} databases shipped {started:.0f} s behind the start; {memory}'
+
+    def memory(self, process):
+        status = pathlib.Path(f'/proc/{process.pid}/status').read_text()
+        most = next(int(line.split()[1]) for line in status.splitlines() if line.startswith('VmHWM'))
+        return f'{most / 1024:.0f} MiB of memory at most'
+
     def close(self):
         for process in self.processes:
             if process.poll() is None:
@@ -460,7 +540,7 @@ class Day:
                 subprocess.run(['umount', '-l', path], check=False)
 
 
-DAYS = ['slow', 'errors', 'keys', 'clock', 'full', 'merges', 'partition']
+DAYS = ['slow', 'errors', 'keys', 'clock', 'full', 'merges', 'partition', 'away', 'burst', 'many']
 
 
 def main():

@@ -176,6 +176,13 @@ pub struct Replicate {
 }
 
 impl Replicate {
+    /// The values of options that are not given.
+    pub fn defaults() -> Result<Replicate> {
+        let command = <Replicate as clap::Args>::augment_args(clap::Command::new("replicate"));
+        let matches = command.try_get_matches_from(["replicate", "--config", "CONFIG"])?;
+        Ok(<Replicate as clap::FromArgMatches>::from_arg_matches(&matches)?)
+    }
+
     /// The database and its store; empty with --config.
     pub fn place(&self) -> (&Path, &str) {
         (self.file.as_deref().unwrap_or(Path::new("")), self.url.as_deref().unwrap_or_default())

@@ -9,6 +9,7 @@ use crate::ship::{Merges, Settings};
 use crate::store::StoreKeys;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use glob::Pattern;
+use onewrite_arguments::replicate::Replicate;
 use onewrite_core::environment;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode, utf8_percent_encode};
 use serde::Deserialize;
@@ -406,9 +407,10 @@ impl Values<'_> {
         let replica = self.replica(keys, &place)?;
         let (url, store_keys) = self.store(root, replica)?;
         let interval = replica.value.sync_interval.as_ref().or(root.sync_interval.as_ref());
-        let interval = self.time(interval)?.unwrap_or(Duration::from_secs(1));
+        let defaults = Replicate::defaults()?;
+        let interval = self.time(interval)?.unwrap_or(defaults.interval);
         ensure!(!interval.is_zero(), self.fail(replica.referenced.line(), "sync-interval has to be longer than 0"));
-        let settings = self.settings(root, keys, interval)?;
+        let settings = self.settings(root, keys, interval, defaults)?;
         let restores = self.flag(keys.restore_if_db_not_exists.as_ref())?.unwrap_or(false);
         Ok(ConfiguredDatabases { place, url, keys: store_keys, interval, settings, restores })
     }
@@ -422,8 +424,13 @@ impl Values<'_> {
         }
     }
 
-    fn settings(&self, root: &RootKeys, keys: &DatabaseKeys, interval: Duration) -> Result<Settings> {
-        let day = Duration::from_secs(24 * 3600);
+    fn settings(
+        &self,
+        root: &RootKeys,
+        keys: &DatabaseKeys,
+        interval: Duration,
+        defaults: Replicate,
+    ) -> Result<Settings> {
         let mut intervals = Vec::new();
         for level in root.levels.iter().flatten() {
             let line = level.interval.referenced.line();
@@ -436,20 +443,22 @@ impl Values<'_> {
             ensure!(intervals.len() <= LEVELS_MAX, self.fail(line, "there are levels 1 to 8"));
         }
         if root.levels.is_none() {
-            intervals = [30, 300, 3600].map(Duration::from_secs).to_vec();
+            intervals = defaults.levels;
         }
         let snapshot = root.snapshot.as_ref();
-        let retention = self.time(snapshot.and_then(|keys| keys.retention.as_ref()))?.unwrap_or(day);
-        let keep_batches = self.time(root.l0_retention.as_ref())?.unwrap_or(Duration::from_secs(300));
+        let retention = self.time(snapshot.and_then(|keys| keys.retention.as_ref()))?.unwrap_or(defaults.retention);
+        let keep_batches = self.time(root.l0_retention.as_ref())?.unwrap_or(defaults.keep_batches);
         let patience = self.time(keys.ship_timeout.as_ref())?;
         let sync = self.flag(keys.sync.as_ref())?.unwrap_or(false);
         if let (Some(of), false) = (&keys.ship_timeout, sync) {
             return Err(self.fail(of.referenced.line(), "ship-timeout is of sync: true"));
         }
         Ok(Settings {
-            snapshot_interval: self.time(snapshot.and_then(|keys| keys.interval.as_ref()))?.unwrap_or(day),
+            snapshot_interval: self
+                .time(snapshot.and_then(|keys| keys.interval.as_ref()))?
+                .unwrap_or(defaults.snapshot_interval),
             levels: Some(Levels { intervals, keep_batches, retention }),
-            sync: sync.then(|| patience.unwrap_or(Duration::from_secs(30))),
+            sync: sync.then(|| patience.unwrap_or(defaults.ship_timeout)),
             merges: if sync { Merges::OnThread } else { Merges::ByCaller },
             stays: interval <= STAYS_BELOW,
         })

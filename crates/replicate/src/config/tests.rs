@@ -38,6 +38,18 @@ fn litestreams_keys_are_read() {
 }
 
 #[test]
+fn without_times_those_of_the_options_count() {
+    let config = parse("dbs:\n- path: /a.db\n  sync: true\n  replica: {url: 's3://b/a'}\n").unwrap();
+    let [of] = &config.databases[..] else { panic!("{:?}", config.databases) };
+    let seconds = |of: &[u64]| of.iter().map(|of| Duration::from_secs(*of)).collect::<Vec<_>>();
+    let levels = of.settings.levels.as_ref().unwrap();
+    assert_eq!(levels.intervals, seconds(&[30, 300, 3600]));
+    let times = [of.interval, levels.keep_batches, levels.retention, of.settings.snapshot_interval];
+    assert_eq!(times[..], seconds(&[1, 300, 24 * 3600, 24 * 3600]));
+    assert_eq!(of.settings.sync, Some(Duration::from_secs(30)));
+}
+
+#[test]
 fn a_key_that_is_not_served_is_named_with_its_line_and_the_others() {
     let said = error("dbs:\n  - path: /a.db\n    monitor-interval: 1s\n    replica: {path: /b}\n");
     assert!(said.starts_with("c.yml:3: monitor-interval: is not served") && said.contains("replica, "), "{said}");

@@ -213,13 +213,13 @@ class Day:
     def told(self, log='log'):
         return (self.dir / log).read_text(errors='replace')[-2000:]
 
-    def commits(self, writer, until, pause=0.02):
+    def commits(self, writer, until, pause=0.02, sizes=(50, 50, 50, 3000, 60000)):
         """Commits until that time; a row that is not acknowledged is tried again."""
         k = max(self.tried, default=0) + 1
         while time.monotonic() < until:
             self.tried.add(k)
             begun = time.monotonic()
-            if writer.commit(k, self.rng.choice([50, 50, 50, 3000, 60000])):
+            if writer.commit(k, self.rng.choice(sizes)):
                 self.acknowledged.add(k)
                 k += 1
             else:
@@ -482,7 +482,7 @@ class Day:
         url, file = bucket.url('app'), self.dir / 'app.db'
         writer = Writer(self, file)
         shipper = self.starts(b'shipping ', file, url)
-        self.commits(writer, time.monotonic() + self.args.seconds, pause=0)
+        self.commits(writer, time.monotonic() + self.args.seconds, pause=0, sizes=[50])
         memory, files = self.memory(shipper), len(bucket.objects)
         assert files < 1000, f'{self.name}: {files} files are in the store'
         self.stop(shipper)

@@ -1,9 +1,9 @@
 //! The one narrow interface through which onewrite touches storage.
 //!
-//! [`real`] has the operating system's files; [`sim`] counts, fails, tears, reorders and cuts power
-//! in memory. Both promise the devices of `docs/faults.md`: an unflushed write reaches the disk
-//! wholly, in part (whole atomic units) or not, in any order; a flush makes all earlier writes to
-//! its file durable.
+//! [`real`] has the operating system's files; `sim`, of the feature `simulation`, counts, fails,
+//! tears, reorders and cuts power in memory. Both promise the devices of `docs/faults.md`: an
+//! unflushed write reaches the disk wholly, in part (whole atomic units) or not, in any order; a
+//! flush makes all earlier writes to its file durable.
 
 pub(crate) mod beside;
 mod common;
@@ -36,6 +36,7 @@ pub mod real;
 #[path = "windows/real.rs"]
 pub mod real;
 pub mod shared;
+#[cfg(feature = "simulation")]
 pub mod sim;
 pub(crate) mod stats;
 pub(crate) mod sync;

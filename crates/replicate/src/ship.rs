@@ -43,6 +43,7 @@ const TIDY_EVERY: Duration = Duration::from_secs(1);
 const TIDY_AFTER_ERROR: Duration = if cfg!(test) { Duration::ZERO } else { Duration::from_secs(60) };
 /// Time between two looks at the owner and for the batches of meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The same where commits wait for the store.
 const LOOK_EVERY_SYNC: Duration = Duration::from_secs(1);
 /// With `--sync`: commits begin to wait once all changes are shipped within this time, or after so
 /// many attempts: each ships what was changed during the one before.

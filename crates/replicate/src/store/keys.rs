@@ -100,7 +100,7 @@ impl HttpSend for AwsSurroundings {
         let patience = if is_here { PATIENCE_HERE } else { PATIENCE };
         let agent = config.timeout_global(Some(patience)).build().new_agent();
         let (parts, body) = request.into_parts();
-        let mut tries = 1;
+        let (mut tries, begun) = (1, Instant::now());
         let answer = loop {
             let answer = agent.run(Request::from_parts(parts.clone(), &*body));
             let is_away = match &answer {
@@ -108,7 +108,7 @@ impl HttpSend for AwsSurroundings {
                 // Most machines have no such service.
                 Err(_) => !is_here,
             };
-            if !is_away || !again(&mut tries) {
+            if !is_away || begun.elapsed() >= patience || !again(&mut tries) {
                 break answer.map_err(failed)?;
             }
         };

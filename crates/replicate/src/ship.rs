@@ -17,7 +17,7 @@ use crate::ending::moved;
 use crate::fence::{self, ClaimMode, Fenced, Node, Put, StoreClaim, check_is_free};
 use crate::fetch::Damaged;
 use crate::ltx::{self, Header, Merge, Reader, Writer};
-use crate::plan::{self, Target, look_at, plan};
+use crate::plan::{self, Target, look_at, onward, plan};
 use crate::promote::check_ended;
 use crate::report::{COUNTERS, Level, now_ms, say};
 use crate::rules::{Rule, keeps};
@@ -345,7 +345,7 @@ impl Shipper {
             since.elapsed() < REST_MAX && RestMark::of(&self.file).is_some_and(|now| now == *mark)
         };
         let has_told = self.background.as_ref().is_some_and(Background::has_told);
-        self.at.as_ref().is_some_and(|at| !self.look_is_due(at))
+        self.at.as_ref().is_some_and(|at| self.not_looked_for(at).is_none())
             && !has_told
             && self.beside.is_none()
             && self.settings.sync.is_none()
@@ -749,7 +749,7 @@ impl Shipper {
             ensure!(at.txid == 0, "{} is empty, and what the store has is not", self.file.display());
             return session.shipped(tid);
         };
-        let last = at.last.filter(|_| self.look.at.elapsed() >= self.look.every);
+        let last = self.look_is_due(at);
         let mut looking = last.map_or_else(Vec::new, |last| self.look_beside(last));
         let mut expected = 0;
         let stored = &mut || {
@@ -768,20 +768,21 @@ impl Shipper {
         Ok(())
     }
 
-    /// Whether batches are in the store that were not looked for.
-    fn look_is_due(&self, at: &At) -> bool {
-        self.look.at.elapsed() >= self.look.every && at.last.is_some_and(|last| last.max > self.look.txid)
+    /// The newest file, if it is time to look for batches up to it.
+    fn look_is_due(&self, at: &At) -> Option<Name> {
+        at.last.filter(|_| self.look.at.elapsed() >= self.look.every)
+    }
+
+    /// The same, if there are batches that no look has found.
+    fn not_looked_for(&self, at: &At) -> Option<Name> {
+        self.look_is_due(at).filter(|last| last.max > self.look.txid)
     }
 
     fn look_if_due(&mut self, at: &At) -> Result<()> {
-        if !self.look_is_due(at) {
-            return Ok(());
-        }
+        let Some(last) = self.not_looked_for(at) else { return Ok(()) };
         self.claim.check(&*self.store)?;
-        if let Some(last) = at.last {
-            check_are_there(&*self.store, self.look.txid, last)?;
-            self.has_looked(last.max);
-        }
+        check_are_there(&*self.store, self.look.txid, last)?;
+        self.has_looked(last.max);
         Ok(())
     }
 
@@ -1013,25 +1014,23 @@ fn check_are_there(store: &dyn Store, first: u64, last: Name) -> Result<()> {
     if !keeps(Rule::BatchesAreThere) {
         return Ok(());
     }
-    let mut next = first.clamp(1, last.max);
-    if next == last.max {
+    let first = first.clamp(1, last.max);
+    if first == last.max {
         ensure!(store.has(last)?, "{last} is gone from the store: what is left there is looked at");
         return Ok(());
     }
-    let mut files: Vec<Entry> = Vec::new();
+    let (mut files, mut at) = (Vec::new(), first.saturating_sub(1));
     // Upwards, the way files are merged, so that a file on its way is seen.
     for level in BATCHES..=SNAPSHOTS {
-        files.extend(if level == BATCHES { store.list_from(level, next)? } else { store.list(level)? });
-        files.sort_unstable_by_key(|entry| entry.name.min);
-        for name in files.iter().map(|entry| entry.name) {
-            if (name.min..=name.max).contains(&next) {
-                next = name.max.saturating_add(1);
-            }
+        files.extend(if level == BATCHES { store.list_from(level, first)? } else { store.list(level)? });
+        while let Ok(next) = onward(&files, at) {
+            at = next.name.max;
         }
-        if next > last.max {
+        if at >= last.max {
             return Ok(());
         }
     }
+    let next = at.saturating_add(1);
     bail!("transaction {next} is gone from the store: what is left there is looked at")
 }
 

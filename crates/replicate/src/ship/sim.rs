@@ -491,7 +491,8 @@ fn alone() -> Told {
         let done = machine.step();
         // Behind a file that was removed a batch may lie until the next look.
         machine.looks = removes && done == Done::Well && random(2) == 0;
-        if if machine.looks { machine.step() } else { done } == Done::Well && (machine.looks || !removes) {
+        let done = if machine.looks { machine.step() } else { done };
+        if done == Done::Well && (machine.looks || !removes) {
             let rows = machine.rows();
             assert_eq!(world.restored(Target::Newest).unwrap(), rows, "what was shipped is there");
         }

@@ -191,6 +191,8 @@ struct ReplicaKeys {
 struct Values<'a> {
     file: &'a Path,
     expands: bool,
+    /// Of the options.
+    defaults: Replicate,
 }
 
 impl Values<'_> {
@@ -276,7 +278,7 @@ impl FleetConfig {
         // The lines of a file may have secrets.
         options.with_snippet = false;
         let root: RootKeys = serde_saphyr::from_str_with_options(text, options).map_err(|e| wrong(file, &e))?;
-        let values = Values { file, expands };
+        let values = Values { file, expands, defaults: Replicate::defaults()? };
         let mut databases = Vec::new();
         for keys in root.dbs.iter().flatten() {
             databases.push(values.database(&root, keys)?);
@@ -407,10 +409,9 @@ impl Values<'_> {
         let replica = self.replica(keys, &place)?;
         let (url, store_keys) = self.store(root, replica)?;
         let interval = replica.value.sync_interval.as_ref().or(root.sync_interval.as_ref());
-        let defaults = Replicate::defaults()?;
-        let interval = self.time(interval)?.unwrap_or(defaults.interval);
+        let interval = self.time(interval)?.unwrap_or(self.defaults.interval);
         ensure!(!interval.is_zero(), self.fail(replica.referenced.line(), "sync-interval has to be longer than 0"));
-        let settings = self.settings(root, keys, interval, defaults)?;
+        let settings = self.settings(root, keys, interval)?;
         let restores = self.flag(keys.restore_if_db_not_exists.as_ref())?.unwrap_or(false);
         Ok(ConfiguredDatabases { place, url, keys: store_keys, interval, settings, restores })
     }
@@ -424,13 +425,8 @@ impl Values<'_> {
         }
     }
 
-    fn settings(
-        &self,
-        root: &RootKeys,
-        keys: &DatabaseKeys,
-        interval: Duration,
-        defaults: Replicate,
-    ) -> Result<Settings> {
+    fn settings(&self, root: &RootKeys, keys: &DatabaseKeys, interval: Duration) -> Result<Settings> {
+        let defaults = &self.defaults;
         let mut intervals = Vec::new();
         for level in root.levels.iter().flatten() {
             let line = level.interval.referenced.line();
@@ -443,7 +439,7 @@ impl Values<'_> {
             ensure!(intervals.len() <= LEVELS_MAX, self.fail(line, "there are levels 1 to 8"));
         }
         if root.levels.is_none() {
-            intervals = defaults.levels;
+            intervals.clone_from(&defaults.levels);
         }
         let snapshot = root.snapshot.as_ref();
         let retention = self.time(snapshot.and_then(|keys| keys.retention.as_ref()))?.unwrap_or(defaults.retention);

@@ -238,12 +238,17 @@ class Day:
         assert ok == 'ok', f'{self.name}: {file} is damaged: {check.stdout[:300]}{check.stderr}'
         return {int(row) for row in rows}
 
-    def judge(self, url, dest='restored.db'):
+    def restored(self, url):
+        """The rows that the store alone has."""
+        dest = self.dir / 'restored.db'
+        dest.unlink(missing_ok=True)
+        status, said = self.run('restore', '--integrity-check', 'full', url, dest, seconds=600)
+        assert status == 0, f'{self.name}: no restore of {url}: {said}'
+        return self.rows(dest)
+
+    def judge(self, url):
         """The store alone has every acknowledged row, and none that was not tried."""
-        (self.dir / dest).unlink(missing_ok=True)
-        status, said = self.run('restore', '--integrity-check', 'full', url, self.dir / dest, seconds=600)
-        assert status == 0, f'{self.name}: no restore: {said}'
-        rows = self.rows(self.dir / dest)
+        rows = self.restored(url)
         assert self.acknowledged, f'{self.name}: no commit was acknowledged'
         lost, others = self.acknowledged - rows, rows - self.tried
         assert not lost and not others, f'{self.name}: lost {sorted(lost)[:9]}, others {sorted(others)[:9]}'
@@ -455,12 +460,15 @@ class Day:
         self.judge(bucket.url('app'))
         return f'{turns} turns'
 
+    def unwaited(self):
+        """A store, its URL, a database, its writer and its shipper, for which commits do not wait."""
+        bucket, file = Bucket(), self.dir / 'app.db'
+        writer, url = Writer(self, file), bucket.url('app')
+        return bucket, url, file, writer, self.starts(b'shipping ', file, url)
+
     def away(self):
         """The store does not answer for most of the day, and commits do not wait for it."""
-        bucket = Bucket()
-        url, file = bucket.url('app'), self.dir / 'app.db'
-        writer = Writer(self, file)
-        shipper = self.starts(b'shipping ', file, url)
+        bucket, url, file, writer, shipper = self.unwaited()
         begun, back = time.monotonic(), threading.Event()
         self.commits(writer, begun + self.args.seconds * 0.1)
         bucket.fault = lambda request: (back.wait(120), (0, {}, False))[1]
@@ -478,10 +486,7 @@ class Day:
 
     def burst(self):
         """As many commits as one writer makes, and they do not wait for the store."""
-        bucket = Bucket()
-        url, file = bucket.url('app'), self.dir / 'app.db'
-        writer = Writer(self, file)
-        shipper = self.starts(b'shipping ', file, url)
+        bucket, url, _, writer, shipper = self.unwaited()
         self.commits(writer, time.monotonic() + self.args.seconds, pause=0, sizes=[50])
         memory, files = self.memory(shipper), len(bucket.objects)
         assert files < 1000, f'{self.name}: {files} files are in the store'
@@ -519,10 +524,7 @@ class Day:
         self.stop(shipper)
         rows = set()
         for n in list(range(10)) + self.rng.sample(range(10, count), 20):
-            dest = self.dir / f'restored-{n}.db'
-            status, said = self.run('restore', '--integrity-check', 'full', bucket.url(f'tenants/{n}.db'), dest)
-            assert status == 0, f'{self.name}: no restore of {n}: {said}'
-            rows |= self.rows(dest)
+            rows |= self.restored(bucket.url(f'tenants/{n}.db'))
         assert self.acknowledged and rows == self.acknowledged, f'{self.name}: lost {sorted(self.acknowledged - rows)[:9]}'
         return f'{count:,} databases shipped {started:.0f} s behind the start; {memory}'
 

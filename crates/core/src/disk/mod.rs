@@ -1,9 +1,9 @@
 //! The one narrow interface through which onewrite touches storage.
 //!
 //! [`real`] has the operating system's files; `sim`, of the feature `simulation`, counts, fails,
-//! tears, reorders and cuts power in memory. Both promise the devices of `docs/faults.md`: an
-//! unflushed write reaches the disk wholly, in part (whole atomic units) or not, in any order; a
-//! flush makes all earlier writes to its file durable.
+//! tears, reorders and cuts power in memory. Both promise the devices of `docs/faults.md`. An
+//! unflushed write reaches the disk wholly, in part or not, and in any order; a part has whole
+//! atomic units. A flush makes all earlier writes to its file durable.
 
 pub(crate) mod beside;
 mod common;

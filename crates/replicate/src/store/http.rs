@@ -183,7 +183,7 @@ impl Sender {
                 Ok(answer) => match answer.status() {
                     // Perhaps the attempt before is under way.
                     StatusCode::CONFLICT => tries > 1,
-                    status => status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS,
+                    status => is_for_now(status),
                 },
                 Err(ureq::Error::BadUri(_) | ureq::Error::Rustls(_) | ureq::Error::Pem(_)) => false,
                 Err(_) => true,
@@ -244,6 +244,11 @@ impl Sender {
             }
         }
     }
+}
+
+/// Whether the same request may have another answer before long.
+pub(super) fn is_for_now(status: StatusCode) -> bool {
+    status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
 }
 
 /// Scheme and server of a URL, without its parameters, which sign it.

@@ -2,7 +2,7 @@
 //! identity, the role of a container or of the machine. Keys that expire are renewed.
 
 use super::StoreKeys;
-use super::http::again;
+use super::http::{again, is_for_now};
 use crate::host::HOME;
 use crate::local::locked;
 use crate::report::{COUNTERS, Level, say};
@@ -32,7 +32,7 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 use ureq::Agent;
-use ureq::http::{Request, Response, StatusCode};
+use ureq::http::{Request, Response};
 
 /// Keys are renewed so long before they expire.
 const EARLY: Duration = Duration::from_secs(300);
@@ -104,7 +104,7 @@ impl HttpSend for AwsSurroundings {
         let answer = loop {
             let answer = agent.run(Request::from_parts(parts.clone(), &*body));
             let is_away = match &answer {
-                Ok(answer) => answer.status().is_server_error() || answer.status() == StatusCode::TOO_MANY_REQUESTS,
+                Ok(answer) => is_for_now(answer.status()),
                 // Most machines have no such service.
                 Err(_) => !is_here,
             };
@@ -398,6 +398,7 @@ mod tests {
     use reqsign_core::StaticEnv;
     use std::io::{Read, Write};
     use std::net::TcpListener;
+    use ureq::http::StatusCode;
 
     /// The token service, which answers for one token.
     #[derive(Debug)]

@@ -207,15 +207,19 @@ impl JetStream {
     }
 }
 
+/// The file that a variable names.
+fn file_of(variable_name: &str) -> Option<PathBuf> {
+    variable(&[variable_name]).map(PathBuf::from)
+}
+
 impl Tls {
     /// As the tools of NATS do.
     fn take_from_environment(&mut self) {
-        let file = |name| variable(&[name]).map(PathBuf::from);
         if self.roots.is_empty() {
-            self.roots.extend(file("NATS_CA"));
+            self.roots.extend(file_of("NATS_CA"));
         }
-        self.cert = self.cert.take().or_else(|| file("NATS_CERT"));
-        self.key = self.key.take().or_else(|| file("NATS_KEY"));
+        self.cert = self.cert.take().or_else(|| file_of("NATS_CERT"));
+        self.key = self.key.take().or_else(|| file_of("NATS_KEY"));
     }
 
     fn used_in(&self, mut options: ConnectOptions) -> Result<ConnectOptions> {
@@ -241,7 +245,6 @@ impl Tls {
 impl Login {
     fn of(url: &Url, credentials: Option<PathBuf>) -> Login {
         let decoded = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
-        let file = |name| variable(&[name]).map(PathBuf::from);
         let user = Some(decoded(url.username())).filter(|user| !user.is_empty());
         let password = url.password().map(decoded).or_else(|| variable(&["NATS_PASSWORD"]));
         let login = match (credentials, user, password) {
@@ -253,8 +256,8 @@ impl Login {
                 (Some(name), Some(password)) => Login::User { name, password },
                 _ => variable(&["NATS_TOKEN"])
                     .map(Login::Token)
-                    .or_else(|| file("NATS_CREDS").map(Login::Credentials))
-                    .or_else(|| file("NATS_NKEY").map(Login::Seed))
+                    .or_else(|| file_of("NATS_CREDS").map(Login::Credentials))
+                    .or_else(|| file_of("NATS_NKEY").map(Login::Seed))
                     .unwrap_or(Login::None),
             },
         };

@@ -51,7 +51,7 @@ fn a_wal_beside_the_file() {
 }
 
 /// The second file of database shadowing is named, and goes with the recovery.
-#[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
+#[cfg_attr(any(feature = "portable", target_os = "android"), ignore = "POSIX exchanges no names")]
 #[test]
 fn what_a_crash_leaves_of_two_files_that_take_turns() {
     for count in 3..5 {

@@ -101,7 +101,7 @@ fn text(output: &Output) -> String {
 
 const ROW: &str = "INSERT INTO t VALUES((SELECT max(k) FROM t) + 1, 'x')";
 
-#[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
+#[cfg_attr(any(feature = "portable", all(unix, not(target_os = "linux"))), ignore = "POSIX has no /proc")]
 #[test]
 fn each_process_with_what_it_holds() {
     let db = plain();
@@ -136,7 +136,7 @@ fn each_process_with_what_it_holds() {
     assert_eq!(who(&[], &db).status.code(), Some(2));
 }
 
-#[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
+#[cfg_attr(any(feature = "portable", all(unix, not(target_os = "linux"))), ignore = "POSIX has no /proc")]
 #[test]
 fn a_stopped_and_a_killed_process_are_said_so() {
     let db = plain();
@@ -171,7 +171,7 @@ fn a_stopped_and_a_killed_process_are_said_so() {
     assert_eq!(who(&[], &db).status.code(), Some(2));
 }
 
-#[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
+#[cfg_attr(any(feature = "portable", all(unix, not(target_os = "linux"))), ignore = "POSIX has no /proc")]
 #[test]
 fn a_process_of_stock_sqlite_and_its_locks() {
     let db = plain();
@@ -193,7 +193,7 @@ fn a_process_of_stock_sqlite_and_its_locks() {
     waiter.execute_batch(ROW).unwrap();
 }
 
-#[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
+#[cfg_attr(any(feature = "portable", all(unix, not(target_os = "linux"))), ignore = "POSIX has no /proc")]
 #[test]
 fn a_process_at_rest_has_it_open() {
     let db = plain();
@@ -202,7 +202,7 @@ fn a_process_at_rest_has_it_open() {
     assert_eq!((&seen["marked"], &row(&seen, rests.pid())["activity"]), (&false.into(), &"open".into()), "{seen:#}");
 }
 
-#[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
+#[cfg_attr(any(feature = "portable", all(unix, not(target_os = "linux"))), ignore = "POSIX has no /proc")]
 #[test]
 fn a_user_sees_the_processes_of_others() {
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {

@@ -255,7 +255,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    #[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
+    #[cfg_attr(any(feature = "portable", all(unix, not(target_os = "linux"))), ignore = "POSIX has no /proc")]
     fn a_hostile_name_stays_on_its_line() {
         let sleeper = Sleeper::named("a\n\u{1b}[2J\u{202e}b");
         let pid = sleeper.0.id();
@@ -265,7 +265,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    #[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
+    #[cfg_attr(any(feature = "portable", all(unix, not(target_os = "linux"))), ignore = "POSIX has no /proc")]
     fn options_and_what_follows_are_not_in_a_message() {
         assert_eq!(shown(&"x".repeat(200)).chars().count(), SHORT_CHARS + 1);
         let mut sleeper = Command::new("sh").args(["-c", "sleep 1000; : --password=secret"]).spawn().unwrap();
@@ -279,7 +279,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    #[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
+    #[cfg_attr(any(feature = "portable", all(unix, not(target_os = "linux"))), ignore = "POSIX has no /proc")]
     fn a_stopped_and_an_ended_process_are_said_so() {
         let mut sleeper = Sleeper::named("a");
         let pid = sleeper.0.id();

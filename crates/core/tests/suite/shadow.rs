@@ -377,7 +377,7 @@ fn a_shorter_state_and_a_sticky_close() {
 
 #[cfg(unix)]
 #[test]
-#[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
+#[cfg_attr(any(feature = "portable", target_os = "android"), ignore = "POSIX exchanges no names")]
 fn the_second_file_has_the_permissions_of_the_first() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().unwrap();

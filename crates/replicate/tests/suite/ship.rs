@@ -601,7 +601,7 @@ fn what_litestream_has_shipped_is_restored_and_goes_on() {
 }
 
 /// Only one process may use such a scheme.
-#[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
+#[cfg_attr(any(feature = "portable", target_os = "android"), ignore = "POSIX exchanges no names")]
 #[cfg_attr(windows, ignore = "Windows exchanges no names")]
 #[test]
 fn a_database_that_others_may_not_share_is_shipped_later() {

@@ -69,7 +69,7 @@ fn multi_version_b_trees_answer_as_stock_does() {
     run_seeds("mvbt");
 }
 
-#[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
+#[cfg_attr(any(feature = "portable", target_os = "android"), ignore = "POSIX exchanges no names")]
 #[test]
 fn database_shadowing_answers_as_stock_does() {
     run_seeds("dash");

@@ -50,7 +50,7 @@ fn a_database_that_was_there_before_is_read_and_written() {
 /// is rolled back whole, in SQLite's cache, too. The rollback of the first file removed the
 /// super-journal. SQLite took the journal of the second for stale then, and kept pages to be rolled
 /// back under the counter of the next commit.
-#[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
+#[cfg_attr(any(feature = "portable", target_os = "android"), ignore = "POSIX exchanges no names")]
 #[cfg_attr(windows, ignore = "Windows exchanges no names")]
 #[test]
 fn a_commit_over_two_files_that_is_refused_leaves_nothing_in_the_cache() {
@@ -82,7 +82,7 @@ fn a_commit_over_two_files_that_is_refused_leaves_nothing_in_the_cache() {
 /// A transaction that steps aside changes the database without a number of its own. The next
 /// session must not call its state by the number of the transaction before, or a cache that is
 /// older than both is kept.
-#[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
+#[cfg_attr(any(feature = "portable", target_os = "android"), ignore = "POSIX exchanges no names")]
 #[cfg_attr(windows, ignore = "Windows exchanges no names")]
 #[test]
 fn a_cache_from_before_a_transaction_over_two_files_is_not_kept_behind_it() {

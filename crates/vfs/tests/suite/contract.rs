@@ -547,7 +547,7 @@ fn every_connection_can_ask_for_version_status_and_counters() {
 }
 
 #[test]
-#[cfg_attr(feature = "portable", ignore = "POSIX has no /proc")]
+#[cfg_attr(any(feature = "portable", all(unix, not(target_os = "linux"))), ignore = "POSIX has no /proc")]
 fn sql_tells_which_processes_use_a_database() {
     let dir = setup();
     let path = dir.path().join("used.db");

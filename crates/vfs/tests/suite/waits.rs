@@ -505,7 +505,7 @@ fn a_commit_over_a_file_of_another_vfs_steps_aside() {
 
 #[cfg_attr(windows, ignore = "Windows exchanges no names")]
 #[test]
-#[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
+#[cfg_attr(any(feature = "portable", target_os = "android"), ignore = "POSIX exchanges no names")]
 fn a_commit_over_two_files_that_step_aside_is_busy_beside_a_reader_and_can_be_repeated() {
     let dir = setup();
     let (db, reader) = over_two_files(dir.path(), "dash");
@@ -530,7 +530,7 @@ fn a_commit_over_two_files_that_step_aside_is_busy_beside_a_reader_and_can_be_re
 
 #[cfg_attr(windows, ignore = "Windows exchanges no names")]
 #[test]
-#[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
+#[cfg_attr(any(feature = "portable", target_os = "android"), ignore = "POSIX exchanges no names")]
 fn a_commit_over_two_files_that_step_aside_waits_for_a_reader() {
     let dir = setup();
     let (db, reader) = over_two_files(dir.path(), "dash");
@@ -547,7 +547,7 @@ fn a_commit_over_two_files_that_step_aside_waits_for_a_reader() {
 
 #[cfg_attr(windows, ignore = "Windows exchanges no names")]
 #[test]
-#[cfg_attr(feature = "portable", ignore = "POSIX exchanges no names")]
+#[cfg_attr(any(feature = "portable", target_os = "android"), ignore = "POSIX exchanges no names")]
 fn a_commit_of_one_file_of_two_does_not_need_it_alone() {
     let dir = setup();
     let (db, reader) = over_two_files(dir.path(), "dash");

@@ -76,19 +76,8 @@ fn without_broken_pipe(write: impl FnOnce()) {
     }
 }
 
-/// Takes a blocked signal, without waiting for one.
-#[cfg(not(target_vendor = "apple"))]
-unsafe fn take_pending(signals: *const libc::sigset_t) {
-    let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the set is the caller's, and the time lives across the call.
-    while unsafe { libc::sigtimedwait(signals, std::ptr::null_mut(), &raw const no_time) } == -1
-        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
-    {}
-}
-
-/// macOS has no `sigtimedwait`. A broken pipe is told to the thread that wrote, so no other takes
-/// it in between.
-#[cfg(target_vendor = "apple")]
+/// Takes a blocked SIGPIPE, without waiting for one. It was sent to the thread that wrote, so no
+/// other takes it in between. `sigtimedwait` is missing on macOS, and on Android before 6.0.
 unsafe fn take_pending(signals: *const libc::sigset_t) {
     let (mut pending, mut taken) = (MaybeUninit::<libc::sigset_t>::uninit(), 0);
     // SAFETY: the set is the caller's, the other one is filled before it is read.

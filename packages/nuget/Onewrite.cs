@@ -24,7 +24,7 @@ internal static class Onewrite
         {
             string named = Environment.GetEnvironmentVariable("ONEWRITE_LIBRARY");
             if (!string.IsNullOrEmpty(named)) return named;
-            string file = IsWindows ? "onewrite.dll" : "libonewrite.so";
+            string file = IsWindows ? "onewrite.dll" : IsMac ? "libonewrite.dylib" : "libonewrite.so";
             string[] places = Directories().Select(directory => Path.Combine(directory, file)).ToArray();
             string found = places.FirstOrDefault(File.Exists);
             if (found != null) return found;
@@ -48,12 +48,14 @@ internal static class Onewrite
 
     private static bool IsWindows => RuntimeInformation.IsOSPlatform(OSPlatform.Windows);
 
+    private static bool IsMac => RuntimeInformation.IsOSPlatform(OSPlatform.OSX);
+
     /// <summary>As NuGet names this system.</summary>
     private static string Identifier
     {
         get
         {
-            string system = IsWindows ? "win" : RuntimeInformation.IsOSPlatform(OSPlatform.OSX) ? "osx" : OnMusl ? "linux-musl" : "linux";
+            string system = IsWindows ? "win" : IsMac ? "osx" : OnMusl ? "linux-musl" : "linux";
             return system + "-" + RuntimeInformation.ProcessArchitecture.ToString().ToLowerInvariant();
         }
     }

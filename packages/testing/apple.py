@@ -1,4 +1,4 @@
-"""Looks at what was linked for macOS: apple.py TARGET OLDEST EXTENSION DROP_IN COMMAND. Says the first thing that is wrong."""
+"""Looks at what was linked for macOS: apple.py TARGET OLDEST EXTENSION DROP_IN COMMAND, `-` for none. Says the first thing that is wrong."""
 
 import re
 import sys
@@ -33,6 +33,8 @@ def main(target, oldest, extension, drop_in, command):
         (drop_in, "DYLIB", "@rpath/libsqlite3.dylib", "crates/sqlite/build.rs"),
         (command, "EXECUTE", None, None),
     ):
+        if path == "-":
+            continue
         binary = look(path, kind, cpu, "MACOS", oldest, name)
         exports = {symbol.name.removeprefix("_") for symbol in binary.exported_symbols}
         if script:

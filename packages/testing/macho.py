@@ -20,6 +20,9 @@ def look(path, kind, cpu, platform, oldest, name=None):
     version = binary.build_version.minos if has_platform else binary.version_min.version
     if version[:2] != [int(part) for part in oldest.split(".")] or (has_platform and binary.build_version.platform.name != platform):
         raise Wrong(f"{path} is not for {platform} {oldest}: it says {version}")
+    # macOS ends a program for ARM that has no signature.
+    if cpu == "ARM64" and platform == "MACOS" and not binary.has_code_signature:
+        raise Wrong(f"{path} is not signed")
     libraries = [library.name for library in binary.libraries]
     if libraries != ([name] if name else []) + [SYSTEM]:
         raise Wrong(f"{path} has the libraries {libraries}")

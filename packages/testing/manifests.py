@@ -87,8 +87,8 @@ def python() -> Iterator[tuple[str, Stated]]:
 
 
 def npm() -> Iterator[tuple[str, Stated]]:
-    windows = sorted(glob.glob(os.path.join(DIST, f"onewrite-win32-*-{VERSION}.tgz")))
-    for path in artifacts(f"onewrite-{VERSION}.tgz") + artifacts(f"onewrite-linux-*-{VERSION}.tgz") + windows:
+    others = [path for system in ("darwin", "win32") for path in sorted(glob.glob(os.path.join(DIST, f"onewrite-{system}-*-{VERSION}.tgz")))]
+    for path in artifacts(f"onewrite-{VERSION}.tgz") + artifacts(f"onewrite-linux-*-{VERSION}.tgz") + others:
         package = Artifact(path)
         package.has(PAPERS)
         stated = json.loads(package.one("package/package.json"))

@@ -128,9 +128,10 @@ public final class Onewrite {
 
     private static Path unpack() throws IOException {
         String machine = System.getProperty("os.arch").equals("amd64") ? "x86_64" : System.getProperty("os.arch");
-        boolean onWindows = System.getProperty("os.name").startsWith("Windows");
-        String suffix = onWindows ? ".dll" : ".so";
-        String name = "native/libonewrite-" + machine + "-" + (onWindows ? "windows" : onMusl() ? "musl" : "gnu") + suffix;
+        String system = System.getProperty("os.name");
+        String suffix = system.startsWith("Windows") ? ".dll" : system.startsWith("Mac") ? ".dylib" : ".so";
+        String of = suffix.equals(".dll") ? "windows" : suffix.equals(".dylib") ? "macos" : onMusl() ? "musl" : "gnu";
+        String name = "native/libonewrite-" + machine + "-" + of + suffix;
         try (InputStream in = Onewrite.class.getResourceAsStream(name)) {
             if (in == null) {
                 throw new IOException("the jar has no " + name);

@@ -7,10 +7,7 @@ import lief
 
 #: What every Android has had since API 21, and applications may link to.
 OF_THE_SYSTEM = {"libc.so", "libdl.so", "libm.so"}
-EXPORTS = {
-    "onewrite_last_error", "onewrite_register_api", "onewrite_version",
-    "sqlite3_extension_init", "sqlite3_onewrite_default_init", "sqlite3_onewrite_init",
-}
+EXPORTS = set((Path(__file__).parent.parent / "c" / "onewrite.def").read_text().split()[1:])
 MACHINES = {"arm64-v8a": "AARCH64", "armeabi-v7a": "ARM", "x86_64": "X86_64"}
 #: The size of a page that Android 15 may have.
 PAGE_BYTES = 16384

@@ -1,6 +1,7 @@
 //! The control socket of a process that ships many databases. It answers those requests of
 //! Litestream's that mean the same here.
 
+mod http;
 #[cfg(unix)]
 mod unix;
 #[cfg(windows)]
@@ -11,7 +12,8 @@ pub use unix::{Listening, ask, listen};
 #[cfg(windows)]
 pub use windows::{Listening, ask, listen};
 
-use std::path::PathBuf;
+use crate::report::{Level, say};
+use std::path::{Path, PathBuf};
 
 /// Where a process listens, and who may ask.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,4 +22,9 @@ pub struct ControlSocket {
     pub path: PathBuf,
     /// Its permission bits.
     pub mode: u32,
+}
+
+fn tell(path: &Path) {
+    let path = path.display().to_string();
+    say(Level::Info, "control", &[("socket", path.as_str().into())], &format!("control socket at {path}"));
 }

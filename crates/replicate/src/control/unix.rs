@@ -1,27 +1,15 @@
-//! POSIX: HTTP over a Unix socket.
+//! POSIX: a Unix socket.
 
-use super::ControlSocket;
+use super::{ControlSocket, http, tell};
 use crate::fleet::Control;
-use crate::metrics::{HttpPage, PLAIN, answer};
-use crate::report::{Level, say};
 use anyhow::{Context, Result, bail, ensure};
-use serde::Deserialize;
-use serde_json::json;
 use std::fs::{self, Permissions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
-use tiny_http::{Method, Server};
-
-/// Longest wait for a database, unless a request names another.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Longest request and answer.
-const BYTES_MAX: u64 = 16 << 20;
-const JSON: &str = "application/json";
+use tiny_http::Server;
 
 /// The file of a socket; removed when dropped.
 pub struct Listening(PathBuf);
@@ -31,13 +19,6 @@ impl Drop for Listening {
         // Another process may have removed it.
         let _ = fs::remove_file(&self.0);
     }
-}
-
-#[derive(Deserialize)]
-struct SyncRequest {
-    path: PathBuf,
-    /// Seconds.
-    timeout: Option<u64>,
 }
 
 /// Answers requests from now on, in threads.
@@ -57,28 +38,8 @@ pub fn listen(at: &ControlSocket, control: Control) -> Result<Listening> {
     }
     let listening = Listening(path.clone());
     let server = Server::from_listener(listener, None).map_err(|e| anyhow::anyhow!("{}: {e}", what()))?;
-    let control = Arc::new(control);
-    thread::Builder::new().name("control".to_owned()).spawn(move || {
-        for mut request in server.incoming_requests() {
-            let control = control.clone();
-            // One that waits for a database keeps no other waiting.
-            thread::spawn(move || {
-                let mut body = Vec::new();
-                let read = request.as_reader().take(BYTES_MAX).read_to_end(&mut body);
-                let page = match read {
-                    Ok(_) => page(request.method(), request.url(), &body, &control),
-                    Err(e) => failed(400, &e.to_string()),
-                };
-                answer(request, page);
-            });
-        }
-    })?;
-    say(
-        Level::Info,
-        "control",
-        &[("socket", path.display().to_string().into())],
-        &format!("control socket at {}", path.display()),
-    );
+    http::serve(server, control, |_| true)?;
+    tell(path);
     Ok(listening)
 }
 
@@ -96,58 +57,12 @@ fn remove_stale(path: &Path) -> Result<()> {
     }
 }
 
-fn failed(status: u16, error: &str) -> HttpPage {
-    (status, JSON, crate::secrets::scrubbed(&json!({ "error": error }).to_string()))
-}
-
-fn page(method: &Method, url: &str, body: &[u8], control: &Control) -> HttpPage {
-    match (method, url) {
-        (Method::Post, "/sync") => match serde_json::from_slice::<SyncRequest>(body) {
-            Err(e) => failed(400, &format!("invalid request: {e}")),
-            Ok(request) => {
-                let patience = request.timeout.filter(|seconds| *seconds > 0).map_or(PATIENCE, Duration::from_secs);
-                match control.ship_now(&request.path, patience) {
-                    Ok(txid) => {
-                        let answer = json!({
-                            "status": "synced",
-                            "path": request.path.display().to_string(),
-                            "txid": txid,
-                            "replicated_txid": txid,
-                        });
-                        (200, JSON, answer.to_string())
-                    }
-                    Err((status, error)) => failed(status, &error),
-                }
-            }
-        },
-        (Method::Get, "/list") => {
-            let all: Vec<_> = control.members().iter().map(|member| member.summary()).collect();
-            (200, JSON, crate::secrets::scrubbed(&json!({ "databases": all }).to_string()))
-        }
-        (Method::Get, "/info") => (200, JSON, control.info().to_string()),
-        (Method::Get, _) => control.page(url),
-        _ => (404, PLAIN, "there are POST /sync, GET /list, /info, /replicas, /metrics and /healthz\n".to_owned()),
-    }
-}
-
 /// Asks the process that listens at `path`. Returns the status and the text of its answer.
 pub fn ask(path: &Path, method: &str, url: &str, body: &str, patience: Duration) -> Result<(u16, String)> {
-    let what = || format!("no process listens at {}", path.display());
-    let mut stream = UnixStream::connect(path).with_context(what)?;
+    let stream = UnixStream::connect(path).with_context(|| format!("no process listens at {}", path.display()))?;
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {url} HTTP/1.0\r\nHost: localhost\r\nContent-Type: {JSON}\r\nContent-Length: {length}\r\n\r\n{body}"
-    )?;
-    let mut answer = String::new();
-    let read = stream.take(BYTES_MAX).read_to_string(&mut answer);
-    read.with_context(|| format!("no answer from {}", path.display()))?;
-    let (head, text) =
-        answer.split_once("\r\n\r\n").with_context(|| format!("{} does not speak HTTP", path.display()))?;
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    Ok((status.with_context(|| format!("{} does not speak HTTP", path.display()))?, text.to_owned()))
+    http::ask(stream, &path.display().to_string(), "", (method, url, body))
 }
 
 #[cfg(test)]

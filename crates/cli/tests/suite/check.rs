@@ -93,6 +93,19 @@ fn a_home_that_is_damaged() {
     damaged(&db, &["not a SQLite database"]);
 }
 
+/// WAL mode that was asked for is remembered in byte 18, also of a file that is marked or cut short.
+#[test]
+fn a_file_that_remembers_wal_mode_and_is_shorter_than_it_states() {
+    for db in [plain(), crashed(3)] {
+        let mut home = std::fs::read(&db.home).unwrap();
+        home[18] = 2;
+        home.truncate(home.len() - PAGE);
+        std::fs::write(&db.home, home).unwrap();
+        let said = check(&db, 1, &["shorter"]);
+        assert!(!said.contains("mean nothing"), "{said}");
+    }
+}
+
 #[test]
 fn a_log_that_does_not_fit() {
     let whole = crashed(4);

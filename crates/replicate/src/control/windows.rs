@@ -4,11 +4,12 @@
 use super::{ControlSocket, http, tell};
 use crate::fleet::Control;
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tempfile::NamedTempFile;
 use tiny_http::{Request, Server};
 
 const HEADER: &str = "Authorization";
@@ -71,15 +72,11 @@ pub fn listen(at: &ControlSocket, control: Control) -> Result<Listening> {
     let mut random = [0; 16];
     getrandom::fill(&mut random).map_err(|e| anyhow!("no random numbers: {e}"))?;
     let port = Port { at: address, word: random.iter().map(|byte| format!("{byte:02x}")).collect() };
-    // Whole when it has its name, and no other process's.
-    let mut other = path.clone().into_os_string();
-    other.push(format!("-{}", std::process::id()));
-    let made = OpenOptions::new().write(true).create_new(true).open(&other);
-    made.and_then(|mut file| writeln!(file, "{} {}", port.at, port.word)).with_context(what)?;
-    if let Err(e) = fs::rename(&other, path) {
-        fs::remove_file(&other).with_context(what)?;
-        return Err(e).with_context(what);
-    }
+    // It is whole when it gets its name.
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = NamedTempFile::new_in(dir).with_context(what)?;
+    writeln!(file, "{} {}", port.at, port.word).with_context(what)?;
+    file.persist(path).with_context(what)?;
     let listening = Listening(path.clone());
     http::serve(server, control, move |request| port.allows(request))?;
     tell(path);

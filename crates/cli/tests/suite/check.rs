@@ -93,7 +93,7 @@ fn a_home_that_is_damaged() {
     damaged(&db, &["not a SQLite database"]);
 }
 
-/// WAL mode that was asked for is remembered in byte 18, also of a file that is marked or cut short.
+/// Byte 18 remembers that WAL mode was asked for, also in a file that is marked or cut short.
 #[test]
 fn a_file_that_remembers_wal_mode_and_is_shorter_than_it_states() {
     for db in [plain(), crashed(3)] {

@@ -264,7 +264,7 @@ fn check_kind(look: &Look, f: &mut Findings) -> bool {
             let (write, read) = (version(at::WRITE_VERSION), version(at::READ_VERSION));
             if home::page_bytes(&look.first).is_none() {
                 f.damage(format!("{file} states a page size that is none"));
-            } else if !(write == 1 && matches!(read, 1 | at::MARK) || home::asks_for_wal(&look.first)) {
+            } else if !matches!((write, read), (1, 1 | at::MARK)) && !home::asks_for_wal(&look.first) {
                 f.damage(format!("{file} states versions {write} and {read} (bytes 18 and 19), which mean nothing"));
             } else {
                 return true; // Shorter than the header states; the sizes say how.

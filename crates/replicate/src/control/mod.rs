@@ -8,11 +8,12 @@ mod unix;
 mod windows;
 
 #[cfg(unix)]
-pub use unix::{Listening, ask, listen};
+pub use unix::{ask, listen};
 #[cfg(windows)]
-pub use windows::{Listening, ask, listen};
+pub use windows::{ask, listen};
 
 use crate::report::{Level, say};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Where a process listens, and who may ask.
@@ -22,6 +23,16 @@ pub struct ControlSocket {
     pub path: PathBuf,
     /// Its permission bits.
     pub mode: u32,
+}
+
+/// The file at which a process listens; removed when dropped.
+pub struct Listening(PathBuf);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        // Another process may have removed it.
+        let _ = fs::remove_file(&self.0);
+    }
 }
 
 fn tell(path: &Path) {

@@ -1,6 +1,6 @@
 //! POSIX: a Unix socket.
 
-use super::{ControlSocket, http, tell};
+use super::{ControlSocket, Listening, http, tell};
 use crate::fleet::Control;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, Permissions};
@@ -10,16 +10,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tiny_http::Server;
-
-/// The file of a socket; removed when dropped.
-pub struct Listening(PathBuf);
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        // Another process may have removed it.
-        let _ = fs::remove_file(&self.0);
-    }
-}
 
 /// Answers requests from now on, in threads.
 pub fn listen(at: &ControlSocket, control: Control) -> Result<Listening> {

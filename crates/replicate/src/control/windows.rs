@@ -1,13 +1,14 @@
 //! Windows: a port of this machine. The file in the socket's place names it, with a word that each
 //! request must have: who may read the file may ask.
 
-use super::{ControlSocket, http, tell};
+use super::{ControlSocket, Listening, http, tell};
 use crate::fleet::Control;
+use crate::local::directory;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use tempfile::NamedTempFile;
 use tiny_http::{Request, Server};
@@ -15,16 +16,6 @@ use tiny_http::{Request, Server};
 const HEADER: &str = "Authorization";
 /// Longest connection, within this machine.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// The file that names a port; removed when dropped.
-pub struct Listening(PathBuf);
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        // Another process may have removed it.
-        let _ = fs::remove_file(&self.0);
-    }
-}
 
 /// What the file says.
 struct Port {
@@ -69,12 +60,10 @@ pub fn listen(at: &ControlSocket, control: Control) -> Result<Listening> {
     remove_stale(path).with_context(what)?;
     let server = Server::http((Ipv4Addr::LOCALHOST, 0)).map_err(|e| anyhow!("{}: {e}", what()))?;
     let address = server.server_addr().to_ip().with_context(what)?;
-    let mut random = [0; 16];
-    getrandom::fill(&mut random).map_err(|e| anyhow!("no random numbers: {e}"))?;
-    let port = Port { at: address, word: random.iter().map(|byte| format!("{byte:02x}")).collect() };
+    let random = || getrandom::u64().context("no random numbers");
+    let port = Port { at: address, word: format!("{:016x}{:016x}", random()?, random()?) };
     // It is whole when it gets its name.
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = NamedTempFile::new_in(dir).with_context(what)?;
+    let mut file = NamedTempFile::new_in(directory(path)).with_context(what)?;
     writeln!(file, "{} {}", port.at, port.word).with_context(what)?;
     file.persist(path).with_context(what)?;
     let listening = Listening(path.clone());

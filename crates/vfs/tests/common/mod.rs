@@ -65,13 +65,17 @@ pub fn explain(error: rusqlite::Error) -> (c_int, String) {
 }
 
 /// A file of the library as built for these tests.
+pub fn timed<T>(f: impl FnOnce() -> T) -> (T, Duration) {
+    let begun = Instant::now();
+    let done = f();
+    (done, begun.elapsed())
+}
+
 /// Runs it until it takes less than the limit: a wait is there each time, a busy machine's now and
 /// then.
 pub fn within<T>(limit: Duration, mut f: impl FnMut() -> T) -> (T, Duration) {
     for _ in 0..10 {
-        let begun = Instant::now();
-        let done = f();
-        let took = begun.elapsed();
+        let (done, took) = timed(&mut f);
         if took < limit {
             return (done, took);
         }

@@ -5,9 +5,9 @@ use crate::common;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{explain, one, open, open_stock, setup, within};
+use common::{explain, one, open, open_stock, setup, timed, within};
 use rusqlite::{Connection, ffi};
 
 /// Far above the times on a busy machine, and far below those of timeouts that multiply.
@@ -15,12 +15,6 @@ const SOON: Duration = Duration::from_secs(1);
 
 fn busy(result: rusqlite::Result<()>) -> i32 {
     explain(result.unwrap_err()).0
-}
-
-fn timed<T>(f: impl FnOnce() -> T) -> (T, Duration) {
-    let begun = Instant::now();
-    let done = f();
-    (done, begun.elapsed())
 }
 
 /// A database of one table, with a connection that keeps a transaction open.
@@ -83,24 +77,30 @@ fn a_writer_that_waits_wakes_up_when_it_is_its_turn() {
     let dir = setup();
     let path = dir.path().join("turn");
     let holder = kept_open(&path);
-    std::thread::scope(|s| {
-        let waiters: Vec<_> = (0..4)
-            .map(|_| {
-                s.spawn(|| {
-                    let db = open(&path, "").unwrap();
-                    db.busy_timeout(Duration::from_secs(60)).unwrap();
-                    db.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+    let wake = || {
+        std::thread::scope(|s| {
+            let waiters: Vec<_> = (0..4)
+                .map(|_| {
+                    s.spawn(|| {
+                        let db = open(&path, "").unwrap();
+                        db.busy_timeout(Duration::from_secs(60)).unwrap();
+                        db.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+                    })
                 })
-            })
-            .collect();
-        std::thread::sleep(Duration::from_millis(400));
-        holder.execute_batch("COMMIT").unwrap();
-        let committed = Instant::now();
-        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
-        // Far from their timeouts.
-        assert!(committed.elapsed() < 20 * SOON, "{:?}", committed.elapsed());
-    });
-    assert_eq!(one::<i64>(&holder, "SELECT count(*) FROM t"), 5);
+                .collect();
+            std::thread::sleep(Duration::from_millis(400));
+            holder.execute_batch("COMMIT").unwrap();
+            timed(|| waiters.into_iter().for_each(|waiter| waiter.join().unwrap())).1
+        })
+    };
+    let mut rounds = 1;
+    // A busy machine may take longer now and then.
+    while wake() >= SOON {
+        assert!(rounds < 10, "it took {SOON:?} or longer each time");
+        rounds += 1;
+        holder.execute_batch("BEGIN IMMEDIATE; INSERT INTO t VALUES (1)").unwrap();
+    }
+    assert_eq!(one::<i64>(&holder, "SELECT count(*) FROM t"), 5 * rounds);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn readers_do_not_wait_for_a_transaction_that_is_kept_open() {
     beside_a_kept_transaction(&path, |fresh| {
         for db in [&writer, &*fresh] {
             // It was 2 s on a connection that writes.
-            let (rows, _) = within(SOON, || one::<i64>(db, "SELECT count(*) FROM r"));
+            let (rows, _) = within(Duration::from_millis(180), || one::<i64>(db, "SELECT count(*) FROM r"));
             assert_eq!(rows, 10);
             // It was 200 ms for each of the first two reads of another.
             within(Duration::from_millis(180), || one::<i64>(&open(&path, "").unwrap(), "SELECT count(*) FROM r"));

@@ -87,6 +87,9 @@ fn table_json_and_nothing_left_behind() {
             assert_eq!(find("stock", "wal-full", workload)["sync_syscalls_per_tx"], 1.0);
             assert_eq!(find("stock", "wal-normal", workload)["sync_syscalls_per_tx"], 0.0);
             assert_eq!(find("onewrite", "log-normal", workload)["sync_syscalls_per_tx"], 0.0);
+            // No thread waits for this one. The engine's own thread is woken when it attaches.
+            let calls = &json["parameters"]["syscalls"][format!("onewrite/log {workload}")];
+            assert!(calls["futex (waking)"].as_f64().unwrap_or(0.0) < 1.0, "{calls}");
         }
     }
     let parameters = &json["parameters"];

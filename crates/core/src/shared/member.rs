@@ -147,6 +147,8 @@ struct Local {
     dead: Option<usize>,
     /// No turn begins here.
     is_over: bool,
+    /// Threads that wait for `idle`. To wake none would be a system call, too.
+    waiting: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,6 +204,7 @@ impl Member {
                 others_at: None,
                 dead: None,
                 is_over: false,
+                waiting: 0,
             }),
             idle: Condvar::new(),
         }
@@ -592,11 +595,13 @@ impl Member {
                 break;
             }
             let left = deadline.at().saturating_duration_since(Instant::now());
+            local.waiting += 1;
             let (woken, waited) = self.idle.wait_timeout(local, left).unwrap_or_else(PoisonError::into_inner);
+            local = woken;
+            local.waiting -= 1;
             if waited.timed_out() {
                 return Ok(TakeResult::Not);
             }
-            local = woken;
         }
         if local.is_over {
             return Ok(TakeResult::Not);
@@ -646,7 +651,7 @@ impl Member {
         let mut local = self.local.lock();
         local.is_over = true;
         self.turns().leave(true);
-        self.idle.notify_all();
+        self.wake(&local);
         local.in_flight
     }
 
@@ -671,7 +676,13 @@ impl Member {
 
     fn end_settling(&self, local: &mut Local) {
         local.settling = false;
-        self.idle.notify_all();
+        self.wake(local);
+    }
+
+    fn wake(&self, local: &Local) {
+        if local.waiting > 0 {
+            self.idle.notify_all();
+        }
     }
 
     /// The take-over failed: the place is the dead process's again.
@@ -696,7 +707,7 @@ impl Member {
             if newest <= self.words.written() {
                 self.turns().leave(pass_on || self.turns().should_pass_on(local.since));
             }
-            self.idle.notify_all();
+            self.wake(&local);
         }
     }
 

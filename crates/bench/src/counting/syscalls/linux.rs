@@ -1,4 +1,5 @@
-//! Counting the write and the sync system calls of an engine.
+//! Counting the write and the sync system calls of an engine, and, for the card, those that wake
+//! threads.
 //!
 //! Each section is done once more, in a child process that this one traces (ptrace). Every call
 //! between the child's two marks is counted at the kernel's door. That is slow, so nothing is timed
@@ -198,6 +199,9 @@ fn look(pid: Pid, calls: &mut Calls) {
             args[5] & (libc::RWF_DSYNC | libc::RWF_SYNC) as u64 != 0 || opened_dsync(pid, args[0])
         }
         SyscallKind::Msync => args[2] & libc::MS_SYNC as u64 != 0,
+        // Waiting for a wake is not counted.
+        SyscallKind::Futex if args[1] & libc::FUTEX_CMD_MASK as u64 == libc::FUTEX_WAKE as u64 => false,
+        SyscallKind::Futex => return,
     };
     calls.writes += u64::from(matches!(kind, SyscallKind::Write | SyscallKind::WriteWithFlags));
     calls.syncs += u64::from(also_flushes);
@@ -259,9 +263,10 @@ enum SyscallKind {
     WriteWithFlags,
     Sync,
     Msync,
+    Futex,
 }
 
-const CALLS: [(libc::c_long, &str, SyscallKind); 10] = [
+const CALLS: [(libc::c_long, &str, SyscallKind); 11] = [
     (libc::SYS_write, "write", SyscallKind::Write),
     (libc::SYS_pwrite64, "pwrite64", SyscallKind::Write),
     (libc::SYS_writev, "writev", SyscallKind::Write),
@@ -272,6 +277,7 @@ const CALLS: [(libc::c_long, &str, SyscallKind); 10] = [
     (libc::SYS_syncfs, "syncfs", SyscallKind::Sync),
     (libc::SYS_sync, "sync", SyscallKind::Sync),
     (libc::SYS_msync, "msync", SyscallKind::Msync),
+    (libc::SYS_futex, "futex (waking)", SyscallKind::Futex),
 ];
 
 #[cfg(test)]

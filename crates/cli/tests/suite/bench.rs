@@ -407,54 +407,63 @@ fn a_sweep_over_simulated_devices_ends() {
 }
 
 #[test]
-fn connections_in_threads_and_processes_give_the_same_columns() {
+fn connections_in_threads_fill_all_columns() {
+    columns_of("threads", &[]);
+}
+
+#[test]
+fn connections_in_processes_fill_the_same_columns() {
+    // The other parts wait for a minute, and `processes_start_think_and_rest` has them.
+    let parts = ["writers", "readers", "long-reader", "db-bench", "read-think-write"];
+    columns_of("processes", &parts.map(|part| ["--part", part]).concat());
+}
+
+fn columns_of(suite: &str, parts: &[&str]) {
     let dir = tempfile::tempdir().unwrap();
-    for suite in ["threads", "processes"] {
-        let small = ["bench", "--suite", suite, "--section-ms", "20", "--transactions", "5", "--runs", "1"];
-        let output = onewrite(dir.path(), &[&small[..], &["--json", "a.json", "--html", "a.html"]].concat());
-        assert!(output.status.success(), "{}", said(&output));
-        let page = std::fs::read_to_string(dir.path().join("a.html")).unwrap();
-        for word in ["<svg", "Fairness", "Longest wait", "inserts, long reader", "Parameter card", "compile options"] {
-            assert!(page.contains(word), "{suite}: {word} is missing");
-        }
-        for element in ["table", "svg", "figure", "div", "dl", "ul"] {
-            let open = page.matches(&format!("<{element}")).count();
-            assert_eq!(open, page.matches(&format!("</{element}>")).count(), "{suite}: {element}");
-        }
-        let text = said(&output);
-        for word in [
-            "slowest/",
-            "Longest wait",
-            "p99 µs",
-            "DB Bench: deletes",
-            "lookups, writers elsewhere",
-            "wal-full-late",
-            "governor",
-        ] {
-            assert!(text.contains(word), "{suite}: {word} is missing in\n{text}");
-        }
-        let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("a.json")).unwrap()).unwrap();
-        let rows = json["results"].as_array().unwrap();
-        let find = |preset: &str, workload: &str, threads: u64| {
-            let same = |r: &&Value| r["preset"] == preset && r["workload"] == workload && r["threads"] == threads;
-            rows.iter().find(same).unwrap_or_else(|| panic!("{suite}: no {preset} {workload} by {threads}"))
-        };
-        for preset in ["log", "wal-full", "truncate"] {
-            for connections in [1, 2, 4, 8] {
-                assert!(find(preset, "inserts", connections)["fairness"].as_f64().unwrap() <= 1.0);
-            }
-            assert!(find(preset, "lookups beside writers", 1)["lookup_us_p99"].as_f64().unwrap() > 0.0);
-            assert!(find(preset, "DB Bench: updates, overlapping", 2)["tx_per_s"].as_f64().unwrap() > 0.0);
-        }
-        assert!(find("log", "inserts, long reader", 4)["log_bytes_max"].as_u64().unwrap() > 0);
-        assert_eq!(rows.iter().filter(|r| r["workload"] == "DB Bench: searches").count(), 5);
-        assert_eq!(json["parameters"]["section_ms"], 20);
-        let engine = &json["parameters"]["engines"]["stock/wal-full"];
-        assert_eq!((&engine["journal_mode"], &engine["wal_autocheckpoint"]), (&"wal".into(), &1000.into()));
-        let compared = onewrite(dir.path(), &["bench", "compare", "a.json", "a.json"]);
-        assert!(compared.status.success(), "{}", said(&compared));
+    let small = ["bench", "--suite", suite, "--section-ms", "20", "--transactions", "5", "--runs", "1"];
+    let output = onewrite(dir.path(), &[&small[..], parts, &["--json", "a.json", "--html", "a.html"]].concat());
+    assert!(output.status.success(), "{}", said(&output));
+    let page = std::fs::read_to_string(dir.path().join("a.html")).unwrap();
+    for word in ["<svg", "Fairness", "Longest wait", "inserts, long reader", "Parameter card", "compile options"] {
+        assert!(page.contains(word), "{suite}: {word} is missing");
     }
-    let output = onewrite(dir.path(), &["bench", "--suite", "threads", "--only", "floor"]);
+    for element in ["table", "svg", "figure", "div", "dl", "ul"] {
+        let open = page.matches(&format!("<{element}")).count();
+        assert_eq!(open, page.matches(&format!("</{element}>")).count(), "{suite}: {element}");
+    }
+    let text = said(&output);
+    for word in [
+        "slowest/",
+        "Longest wait",
+        "p99 µs",
+        "DB Bench: deletes",
+        "lookups, writers elsewhere",
+        "wal-full-late",
+        "governor",
+    ] {
+        assert!(text.contains(word), "{suite}: {word} is missing in\n{text}");
+    }
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("a.json")).unwrap()).unwrap();
+    let rows = json["results"].as_array().unwrap();
+    let find = |preset: &str, workload: &str, threads: u64| {
+        let same = |r: &&Value| r["preset"] == preset && r["workload"] == workload && r["threads"] == threads;
+        rows.iter().find(same).unwrap_or_else(|| panic!("{suite}: no {preset} {workload} by {threads}"))
+    };
+    for preset in ["log", "wal-full", "truncate"] {
+        for connections in [1, 2, 4, 8] {
+            assert!(find(preset, "inserts", connections)["fairness"].as_f64().unwrap() <= 1.0);
+        }
+        assert!(find(preset, "lookups beside writers", 1)["lookup_us_p99"].as_f64().unwrap() > 0.0);
+        assert!(find(preset, "DB Bench: updates, overlapping", 2)["tx_per_s"].as_f64().unwrap() > 0.0);
+    }
+    assert!(find("log", "inserts, long reader", 4)["log_bytes_max"].as_u64().unwrap() > 0);
+    assert_eq!(rows.iter().filter(|r| r["workload"] == "DB Bench: searches").count(), 5);
+    assert_eq!(json["parameters"]["section_ms"], 20);
+    let engine = &json["parameters"]["engines"]["stock/wal-full"];
+    assert_eq!((&engine["journal_mode"], &engine["wal_autocheckpoint"]), (&"wal".into(), &1000.into()));
+    let compared = onewrite(dir.path(), &["bench", "compare", "a.json", "a.json"]);
+    assert!(compared.status.success(), "{}", said(&compared));
+    let output = onewrite(dir.path(), &["bench", "--suite", suite, "--only", "floor"]);
     assert!(!output.status.success() && said(&output).contains("stock/wal-full-late"), "{}", said(&output));
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "{left:?}");

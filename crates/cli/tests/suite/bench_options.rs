@@ -2,9 +2,10 @@
 //! name.
 
 use serde_json::Value;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// A measurement: its arguments, and options that keep it small.
 struct Measurement<'a> {
@@ -131,35 +132,46 @@ fn options(m: &Measurement<'_>) -> Vec<String> {
     help.lines().filter_map(option).map(|name| format!("--{name}")).filter(|name| name != "--suite").collect()
 }
 
-/// Every option of this measurement.
+/// Every option of this measurement. Measurements wait for the disk most of their time: some run at
+/// once.
 fn walk(m: &Measurement<'_>) {
-    let values: BTreeMap<&str, &str> = VALUES.into_iter().collect();
     let dir = tempfile::tempdir().unwrap();
     let output = run(dir.path(), m, None);
     assert!(output.status.success(), "{:?}: {}", m.name, said(&output));
     let plain = card(dir.path());
     let options = options(m);
     assert!(options.len() > 10, "{options:?}");
-    for option in &options {
-        let value = values.get(option.as_str()).copied();
-        let output = run(dir.path(), m, Some((option, value)));
-        let what = format!("bench {} {option} {value:?}", m.name.join(" "));
-        if !output.status.success() {
-            let said = said(&output);
-            let words: Vec<&str> =
-                said.split_whitespace().map(|w| w.trim_matches(['\'', '`', ':', ';', ','])).collect();
-            let named = words.contains(&option.as_str()) || value.is_some_and(|v| said.contains(v));
-            assert!(named, "{what}: {said}");
-            continue;
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(option) = options.get(next.fetch_add(1, Relaxed)) {
+                    changes_the_card_or_is_refused(m, option, &plain);
+                }
+            });
         }
-        let changes = match option.as_str() {
-            "--json" | "--html" | "--svg" => dir.path().join(value.unwrap()).exists(),
-            "--wear" => said(&output).contains("Wear, estimated"),
-            "--peers" => said(&output).contains("batch-atomic"),
-            _ => card(dir.path()) != plain,
-        };
-        assert!(changes, "{what} was passed over: {}", card(dir.path()));
+    });
+}
+
+fn changes_the_card_or_is_refused(m: &Measurement<'_>, option: &str, plain: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let value = VALUES.iter().find(|(name, _)| *name == option).map(|(_, value)| *value);
+    let output = run(dir.path(), m, Some((option, value)));
+    let what = format!("bench {} {option} {value:?}", m.name.join(" "));
+    if !output.status.success() {
+        let said = said(&output);
+        let words: Vec<&str> = said.split_whitespace().map(|w| w.trim_matches(['\'', '`', ':', ';', ','])).collect();
+        let named = words.contains(&option) || value.is_some_and(|v| said.contains(v));
+        assert!(named, "{what}: {said}");
+        return;
     }
+    let changes = match option {
+        "--json" | "--html" | "--svg" => dir.path().join(value.unwrap()).exists(),
+        "--wear" => said(&output).contains("Wear, estimated"),
+        "--peers" => said(&output).contains("batch-atomic"),
+        _ => card(dir.path()) != plain,
+    };
+    assert!(changes, "{what} was passed over: {}", card(dir.path()));
 }
 
 #[test]

@@ -96,14 +96,17 @@ pub fn in_wal_mode(look: &Look) -> bool {
 /// Checks a database, again where others were in the way.
 fn check_file(file: &Path, quick: bool) -> onewrite_core::Result<Findings> {
     let mut looks = 0;
+    // SQLite's files are beside the file that a link leads to.
+    let path = file.canonicalize().unwrap_or_else(|_| file.into());
     loop {
         looks += 1;
+        // Header and length are read one after the other.
+        let before = Stamps::of(&path);
         let (look, mut findings) = Look::with(file, |look| {
             let mut findings = Findings::default();
             check(look, &mut findings);
             Ok(findings)
         })?;
-        let before = Stamps::of(&look);
         check_readable(&look, &mut findings);
         findings.checked(Part::File);
         if look.log.is_some() {
@@ -114,7 +117,7 @@ fn check_file(file: &Path, quick: bool) -> onewrite_core::Result<Findings> {
         let unread = check_tables(&look, by_reader, quick, &mut findings);
         // The lock does not keep SQLite's checkpoints out of a file in WAL mode: one may have come
         // between two reads.
-        let moves = in_wal_mode(&look) && (look.repair.has_others()? || Stamps::of(&look) != before);
+        let moves = in_wal_mode(&look) && (look.repair.has_others()? || Stamps::of(&path) != before);
         let again = match unread {
             // Those that used it may have ended, and others may have come since.
             Some(why) => why,
@@ -134,13 +137,12 @@ fn check_file(file: &Path, quick: bool) -> onewrite_core::Result<Findings> {
 struct Stamps([Option<(u64, std::time::SystemTime)>; 2]);
 
 impl Stamps {
-    fn of(look: &Look) -> Stamps {
+    fn of(path: &Path) -> Stamps {
         let stamp = |path: &Path| {
             let found = std::fs::metadata(path).ok()?;
             Some((found.len(), found.modified().ok()?))
         };
-        let wal = path_beside(look.repair.path(), WAL_SUFFIX);
-        Stamps([stamp(look.repair.path()), stamp(&wal)])
+        Stamps([stamp(path), stamp(&path_beside(path, WAL_SUFFIX))])
     }
 }
 

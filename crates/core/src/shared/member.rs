@@ -699,7 +699,7 @@ impl Member {
     /// after our slice.
     pub fn leave(&self, pass_on: bool) {
         let mut local = self.local.lock();
-        self.end_settling(&mut local);
+        local.settling = false;
         local.in_flight = local.in_flight.saturating_sub(1);
         if local.in_flight == 0 {
             // Under `local`: the last thread that leaves sees the records of those before.
@@ -707,8 +707,8 @@ impl Member {
             if newest <= self.words.written() {
                 self.turns().leave(pass_on || self.turns().should_pass_on(local.since));
             }
-            self.wake(&local);
         }
+        self.wake(&local);
     }
 
     /// The turn is passed before the flush, which one does for all.

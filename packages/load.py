@@ -1,108 +1,84 @@
 #!/usr/bin/env python3
-"""The load by which a release build is laid out: `load.py LIBRARY`.
+"""The load by which a release build is laid out. The package `onewrite` on PYTHONPATH has a library that counts its branches.
 
-Commits and reads as applications do them, alone, in threads, beside a second process and after one that was killed, through the
-system's SQLite with the extension LIBRARY, which counts its branches. Status 2: the system has no libsqlite3.
+Commits and reads as applications do them: alone, in threads, beside a second process, and after one that was killed. Status 2: this
+Python's SQLite cannot take the library.
 """
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
-OPEN_FLAGS = 0x2 | 0x4 | 0x40  # READWRITE, CREATE, URI
+import onewrite
+
 ROWS = 20_000
-
-found = ctypes.util.find_library("sqlite3")
-if found is None:
-    print("the system has no libsqlite3", file=sys.stderr)
-    sys.exit(2)
-sqlite = ctypes.CDLL(found, mode=ctypes.RTLD_GLOBAL)
-sqlite.sqlite3_errmsg.restype = ctypes.c_char_p
+INSERT = "INSERT INTO t VALUES(random(), randomblob(100), 1)"
+LOOKUP = "SELECT n FROM t WHERE k >= random() LIMIT 1"
+SOME_ROW = "(SELECT k FROM t WHERE k >= random() LIMIT 1)"
+MANY_ROWS = f"INSERT INTO t WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {ROWS}) SELECT random(), i, i FROM c"
 
 
-class Database:
-    def __init__(self, uri: str) -> None:
-        self.handle = ctypes.c_void_p()
-        rc = sqlite.sqlite3_open_v2(uri.encode(), ctypes.byref(self.handle), OPEN_FLAGS, None)
-        self.check(rc, uri)
-        sqlite.sqlite3_busy_timeout(self.handle, 20_000)
-
-    def check(self, rc: int, doing: str) -> None:
-        if rc != 0:
-            raise SystemExit(f"{doing}: {sqlite.sqlite3_errmsg(self.handle).decode()}")
-
-    def do(self, statement: str) -> None:
-        self.check(sqlite.sqlite3_exec(self.handle, statement.encode(), None, None, None), statement)
-
-    def close(self) -> None:
-        self.check(sqlite.sqlite3_close(self.handle), "close")
+def connect(path: str) -> Any:
+    return onewrite.connect(path, isolation_level=None, timeout=20)
 
 
-def load(library: str) -> None:
-    loader = Database(":memory:")
-    sqlite.sqlite3_enable_load_extension(loader.handle, 1)
-    loader.check(sqlite.sqlite3_load_extension(loader.handle, library.encode(), None, None), library)
-    loader.close()
+def repeat(path: str, times: int, *statements: str) -> None:
+    """On a connection of its own."""
+    db = connect(path)
+    for _ in range(times):
+        for statement in statements:
+            db.execute(statement).fetchall()
+    db.close()
 
 
-def insert(uri: str, count: int) -> None:
-    database = Database(uri)
-    for _ in range(count):
-        database.do("INSERT INTO t VALUES(random(), randomblob(100), 1)")
-    database.close()
-
-
-def exercise(uri: str, library: str) -> None:
-    database = Database(uri)
-    database.do("CREATE TABLE t(k INTEGER PRIMARY KEY, v BLOB, n INT)")
-    for _ in range(ROWS):
-        database.do("INSERT INTO t VALUES(random(), randomblob(100), 1)")
-    for _ in range(ROWS // 2):
-        database.do("SELECT n FROM t WHERE k >= random() LIMIT 1")
-    for _ in range(ROWS // 10):
-        database.do("UPDATE t SET n = n + 1 WHERE k = (SELECT k FROM t WHERE k >= random() LIMIT 1)")
-        database.do("DELETE FROM t WHERE k = (SELECT k FROM t WHERE k >= random() LIMIT 1)")
-        database.do("BEGIN; SELECT n FROM t WHERE k >= random() LIMIT 1; INSERT INTO t VALUES(random(), randomblob(200), 2); COMMIT")
-    database.do(f"INSERT INTO t WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {ROWS}) SELECT random(), i, i FROM c")
-    for _ in range(20):
-        database.do("SELECT sum(n) FROM t")
-    database.close()
-    database = Database(uri)
-    for _ in range(ROWS // 2):
-        database.do("SELECT n FROM t WHERE k >= random() LIMIT 1")
-    database.close()
+def exercise(path: str) -> None:
+    repeat(path, 1, "CREATE TABLE t(k INTEGER PRIMARY KEY, v BLOB, n INT)")
+    repeat(path, ROWS, INSERT)
+    # The first commit makes the file live, and the lookups read it so.
+    db = connect(path)
+    db.execute(INSERT)
+    repeat(path, ROWS // 2, LOOKUP)
+    db.close()
+    change = [f"UPDATE t SET n = n + 1 WHERE k = {SOME_ROW}", f"DELETE FROM t WHERE k = {SOME_ROW}"]
+    repeat(path, ROWS // 10, *change, "BEGIN", LOOKUP, INSERT, "COMMIT")
+    repeat(path, 1, MANY_ROWS)
+    repeat(path, 20, "SELECT sum(n) FROM t")
+    repeat(path, ROWS // 2, LOOKUP)
     for _ in range(ROWS // 100):
-        insert(uri, 1)
-    threads = [threading.Thread(target=insert, args=(uri, ROWS // 8)) for _ in range(8)]
-    other = subprocess.Popen([sys.executable, __file__, library, uri])
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if other.wait() != 0:
+        repeat(path, 1, INSERT)
+    second = [sys.executable, __file__, path]
+    threads = [threading.Thread(target=repeat, args=(path, ROWS // 8, INSERT)) for _ in range(8)]
+    with subprocess.Popen(second) as other:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if other.returncode != 0:
         raise SystemExit("the second process failed")
     for _ in range(20):
-        killed = subprocess.Popen([sys.executable, __file__, library, uri])
-        time.sleep(0.3)
-        killed.kill()
-        killed.wait()
-        insert(uri, 1)
+        with subprocess.Popen(second) as killed:
+            time.sleep(0.3)
+            killed.kill()
+        repeat(path, 1, INSERT)
 
 
 def main() -> None:
-    library = sys.argv[1]
-    load(library)
-    if len(sys.argv) > 2:
-        insert(sys.argv[2], ROWS // 8)
+    if len(sys.argv) > 1:
+        repeat(sys.argv[1], ROWS // 8, INSERT)
         return
+    try:
+        onewrite.load()
+    except onewrite.NotPossible as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
     with tempfile.TemporaryDirectory() as directory:
-        exercise(f"file:{directory}/load.db?vfs=onewrite", library)
+        exercise(str(Path(directory, "load.db")))
 
 
 main()

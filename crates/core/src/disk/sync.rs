@@ -5,7 +5,7 @@
 
 pub use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+use std::sync::{OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
 
 pub use std::thread;
@@ -27,16 +27,17 @@ impl<T> Mutex<T> {
 
     /// Waits for it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lock_soon().unwrap_or_else(|| self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// `None` if another has it for longer than moments.
+    pub fn lock_soon(&self) -> Option<MutexGuard<'_, T>> {
+        self.try_lock().or_else(|| look_again(|| self.try_lock()))
     }
 
     /// `None` while another has it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
-        match self.0.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        free(self.0.try_lock())
     }
 
     /// The caller is the only owner.
@@ -44,6 +45,33 @@ impl<T> Mutex<T> {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+fn free<T>(tried: TryLockResult<T>) -> Option<T> {
+    match tried {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// Spins, then lets others run: its holder has it for moments, and a call of the kernel to sleep
+/// takes longer.
+#[cold]
+fn look_again<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let spins = if has_processors() { LOOKS.0 } else { 0 };
+    (0..spins + LOOKS.1).find_map(|n| {
+        if n < spins {
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+        } else {
+            thread::yield_now();
+        }
+        look()
+    })
+}
+
+/// Spinning, and letting others run.
+const LOOKS: (u32, u32) = (25, 7);
+const PAUSES: u32 = 4;
 
 /// As [`Mutex`].
 #[derive(Debug, Default)]
@@ -57,18 +85,27 @@ impl<T> RwLock<T> {
 
     /// Waits for a writer, also for one that waits.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        let look = || free(self.0.try_read());
+        look().unwrap_or_else(|| {
+            look_again(look).unwrap_or_else(|| self.0.read().unwrap_or_else(PoisonError::into_inner))
+        })
     }
 
     /// Waits for all others.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        self.0.write().unwrap_or_else(PoisonError::into_inner)
+        let look = || free(self.0.try_write());
+        look().unwrap_or_else(|| {
+            look_again(look).unwrap_or_else(|| self.0.write().unwrap_or_else(PoisonError::into_inner))
+        })
     }
 }
 
 #[cfg(unix)]
 pub fn this_thread() -> ThreadMark {
-    thread::current().id()
+    thread_local! {
+        static MARK: ThreadMark = thread::current().id();
+    }
+    MARK.try_with(|mark| *mark).unwrap_or_else(|_| thread::current().id())
 }
 
 const EMPTY: u8 = 0;

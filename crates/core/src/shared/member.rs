@@ -574,7 +574,7 @@ impl Member {
     /// A thread that waits for another process's turn has it for long.
     fn lock_local(&self, deadline: &Deadline) -> Option<MutexGuard<'_, Local>> {
         loop {
-            let local = self.local.try_lock();
+            let local = self.local.lock_soon();
             if local.is_some() || Instant::now() >= deadline.at() {
                 return local;
             }

@@ -15,7 +15,7 @@ use super::state::{MainFileState, OpenName};
 use crate::host::Host;
 use crate::host::base::BaseFile;
 use crate::host::fault::{Fault, Outcome, panic_text};
-use crate::process::taken::SpinFlag;
+use crate::process::taken::OneCall;
 use crate::sqlite::ffi::code;
 
 /// A main database and its lock. SQLite calls one connection from one thread at a time, so the lock
@@ -23,7 +23,7 @@ use crate::sqlite::ffi::code;
 pub(crate) struct Main {
     host: &'static Host,
     path: PathBuf,
-    state: Mutex<SpinFlag, MainFileState>,
+    state: Mutex<OneCall, MainFileState>,
 }
 
 impl Main {

@@ -42,16 +42,17 @@ impl Default for Words {
     }
 }
 
+/// What the words lie in.
 #[derive(Debug)]
 enum WordsMemory {
     /// Pages of a file.
-    Mapped(MappedWords),
+    Mapped { _map: MappedWords },
     /// Read-only, with this process's stores.
-    Observed { shared: MappedWords, own: Box<[Words]> },
+    Observed { _shared: MappedWords, _own: Arc<[Words]> },
     /// On a simulated disk, or where mapping fails.
-    Memory(Box<[Words]>),
+    Memory { _words: Arc<[Words]> },
     /// Private once the simulated process is dead.
-    Until { dead: Arc<AtomicBool>, shared: Arc<SharedWords>, own: Box<[Words]> },
+    Until { dead: Arc<AtomicBool>, shared: Arc<SharedWords>, own: Arc<[Words]> },
 }
 
 /// A file's first blocks, until it is dropped.
@@ -61,15 +62,26 @@ struct MappedWords {
     map: ManuallyDrop<MmapRaw>,
 }
 
-fn new_blocks(blocks: usize) -> Box<[Words]> {
+fn new_blocks(blocks: usize) -> Arc<[Words]> {
     (0..blocks.max(1)).map(|_| Words::default()).collect()
+}
+
+fn pointer(words: &Arc<[Words]>) -> NonNull<[Words]> {
+    NonNull::from(&**words)
 }
 
 /// The words of one file, at least a block.
 #[derive(Debug)]
-pub struct SharedWords(WordsMemory);
+pub struct SharedWords {
+    /// The blocks, within the memory, of a living process.
+    at: NonNull<[Words]>,
+    /// The first block, for stores.
+    own: NonNull<Words>,
+    simulated: bool,
+    memory: WordsMemory,
+}
 
-// SAFETY: the mapping belongs to this value alone, is not tied to a thread, and holds atomics only.
+// SAFETY: the memory belongs to this value alone, is not tied to a thread, and holds atomics only.
 unsafe impl Send for SharedWords {}
 // SAFETY: as above.
 unsafe impl Sync for SharedWords {}
@@ -83,16 +95,24 @@ impl Default for SharedWords {
 impl SharedWords {
     /// Not shared by other files.
     pub fn in_memory(blocks: usize) -> SharedWords {
-        SharedWords(WordsMemory::Memory(new_blocks(blocks)))
+        let words = new_blocks(blocks);
+        let at = pointer(&words);
+        SharedWords { at, own: at.cast(), simulated: false, memory: WordsMemory::Memory { _words: words } }
     }
 
     /// The first `blocks` of `file`. For a read-only one see [`SharedWords::to_write`].
     pub fn map(file: &File, blocks: usize) -> io::Result<SharedWords> {
         match MappedWords::of(file, blocks, |options, file| options.map_raw(file)) {
-            Ok(mapped) => Ok(SharedWords(WordsMemory::Mapped(mapped))),
+            Ok(map) => {
+                let at = map.at;
+                Ok(SharedWords { at, own: at.cast(), simulated: false, memory: WordsMemory::Mapped { _map: map } })
+            }
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
                 let shared = MappedWords::of(file, blocks, |options, file| options.map_raw_read_only(file))?;
-                Ok(SharedWords(WordsMemory::Observed { shared, own: new_blocks(blocks) }))
+                let own = new_blocks(blocks);
+                let (at, first) = (shared.at, pointer(&own).cast());
+                let memory = WordsMemory::Observed { _shared: shared, _own: own };
+                Ok(SharedWords { at, own: first, simulated: false, memory })
             }
             Err(e) => Err(e),
         }
@@ -101,33 +121,38 @@ impl SharedWords {
     /// The words of each block.
     #[inline]
     pub fn blocks(&self) -> &[Words] {
-        match &self.0 {
-            // SAFETY: the mapping is page-aligned, as long as the words, and lives until `self` is
-            // dropped.
-            WordsMemory::Mapped(map) | WordsMemory::Observed { shared: map, .. } => unsafe { map.at.as_ref() },
-            WordsMemory::Memory(words) => words,
-            WordsMemory::Until { dead, shared, own } => SharedWords::simulated(dead, shared, own),
+        if self.simulated {
+            return self.simulated();
         }
+        // SAFETY: `memory` holds it, aligned, until `self` is dropped, and it is all atomics.
+        unsafe { self.at.as_ref() }
     }
 
     #[cold]
-    fn simulated<'a>(dead: &AtomicBool, shared: &'a SharedWords, own: &'a [Words]) -> &'a [Words] {
-        if dead.load(Ordering::SeqCst) { own } else { shared.blocks() }
+    fn simulated(&self) -> &[Words] {
+        match &self.memory {
+            WordsMemory::Until { dead, own, .. } if dead.load(Ordering::SeqCst) => own,
+            WordsMemory::Until { shared, .. } => shared.blocks(),
+            // SAFETY: as above.
+            _ => unsafe { self.at.as_ref() },
+        }
     }
 
     /// Private ones of the first block if the shared are read-only.
     #[inline]
     pub fn to_write(&self) -> &Words {
-        match &self.0 {
-            WordsMemory::Observed { own, .. } => &own[0],
-            _ => self,
+        if self.simulated {
+            return self;
         }
+        // SAFETY: as above; each backing has at least a block.
+        unsafe { self.own.as_ref() }
     }
 
     /// For a simulated process: stores have no effect once it is `dead`.
     pub fn until(self: Arc<Self>, dead: Arc<AtomicBool>) -> SharedWords {
         let own = new_blocks(self.blocks().len());
-        SharedWords(WordsMemory::Until { dead, shared: self, own })
+        let at = pointer(&own);
+        SharedWords { at, own: at.cast(), simulated: true, memory: WordsMemory::Until { dead, shared: self, own } }
     }
 
     /// A private copy.
@@ -179,8 +204,11 @@ impl Deref for SharedWords {
 
     #[inline]
     fn deref(&self) -> &Words {
-        // Each backing has at least a block.
-        &self.blocks()[0]
+        if self.simulated {
+            return &self.simulated()[0];
+        }
+        // SAFETY: as in `blocks`; each backing has at least a block.
+        unsafe { self.at.cast::<Words>().as_ref() }
     }
 }
 

@@ -4,10 +4,10 @@
 //! An operation allocates before changes it cannot redo; publication allocates nothing (rule
 //! TableAndStateAtOnce).
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::collections::{TryReserveError, VecDeque};
 use std::hash::{BuildHasher, Hash};
-use std::sync::Mutex;
 
 use crate::base::error::{Error, Result};
 
@@ -70,44 +70,51 @@ pub fn copy(of: &[u8]) -> Result<Vec<u8>> {
 }
 
 fn bytes(len: usize) -> Result<Vec<u8>> {
-    let page = if len == POOLED_BYTES { PAGES.try_lock().ok().and_then(|mut pages| pages.pop()) } else { None };
+    let pooled = |pages: &RefCell<Vec<Vec<u8>>>| pages.borrow_mut().pop();
+    let page = if len == POOLED_BYTES { PAGES.try_with(pooled).ok().flatten() } else { None };
     page.map_or_else(|| list(len), Ok)
 }
 
 /// Pages of SQLite's default size are pooled: allocators are slow with them.
 const POOLED_BYTES: usize = 4096;
-const POOLED: usize = 64;
+const POOLED: usize = 8;
 
-static PAGES: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+/// Larger buffers are freed.
+const SPARE_BYTES: usize = 64 << 10;
+
+// Of each thread: what all share is fetched from the other processor at each commit.
+thread_local! {
+    static PAGES: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    /// Unused buffers: of many open connections and databases, few write.
+    static SPARES: RefCell<[Vec<u8>; 3]> = const { RefCell::new([const { Vec::new() }; 3]) };
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PageBytes(pub Vec<u8>);
 
 impl Drop for PageBytes {
     fn drop(&mut self) {
-        if self.0.capacity() == POOLED_BYTES
-            && let Ok(mut pages) = PAGES.try_lock()
-            && pages.len() < POOLED
-            && pages.try_reserve(1).is_ok()
-        {
-            let mut page = std::mem::take(&mut self.0);
-            page.clear();
-            pages.push(page);
+        if self.0.capacity() != POOLED_BYTES {
+            return;
         }
+        let mut page = std::mem::take(&mut self.0);
+        // Freed where the thread ends.
+        let _ = PAGES.try_with(|pages| {
+            let mut pages = pages.borrow_mut();
+            if pages.len() < POOLED && pages.try_reserve(1).is_ok() {
+                page.clear();
+                pages.push(page);
+            }
+        });
     }
 }
 
-/// Larger buffers are freed.
-const SPARE_BYTES: usize = 64 << 10;
-
-/// Unused buffers: of many open connections and databases, few write.
-static SPARES: Mutex<[Vec<u8>; 8]> = Mutex::new([const { Vec::new() }; 8]);
-
 /// An empty buffer, perhaps with the capacity of its last use.
 pub fn spare() -> Vec<u8> {
-    let mut spares = SPARES.try_lock().ok();
-    let spare = spares.as_mut().and_then(|spares| spares.iter_mut().find(|spare| spare.capacity() > 0));
-    spare.map_or_else(Vec::new, std::mem::take)
+    let used = |spares: &RefCell<[Vec<u8>; 3]>| {
+        spares.borrow_mut().iter_mut().find(|spare| spare.capacity() > 0).map(std::mem::take)
+    };
+    SPARES.try_with(used).ok().flatten().unwrap_or_default()
 }
 
 pub fn give_back(buffer: &mut Vec<u8>) {
@@ -115,13 +122,15 @@ pub fn give_back(buffer: &mut Vec<u8>) {
         return;
     }
     let mut buffer = std::mem::take(buffer);
-    buffer.clear();
-    if buffer.capacity() <= SPARE_BYTES
-        && let Some(place) =
-            SPARES.try_lock().ok().as_mut().and_then(|s| s.iter_mut().find(|spare| spare.capacity() == 0))
-    {
-        *place = buffer;
+    if buffer.capacity() > SPARE_BYTES {
+        return;
     }
+    buffer.clear();
+    let _ = SPARES.try_with(|spares| {
+        if let Some(place) = spares.borrow_mut().iter_mut().find(|spare| spare.capacity() == 0) {
+            *place = buffer;
+        }
+    });
 }
 
 #[cfg(test)]
@@ -133,8 +142,10 @@ mod tests {
         for n in 0..3 * POOLED {
             let pages: Vec<_> = (0..n).map(|_| PageBytes(copy(&[7; POOLED_BYTES]).unwrap())).collect();
             drop(pages);
-            assert!(PAGES.lock().unwrap().iter().all(|page| page.is_empty() && page.capacity() == POOLED_BYTES));
-            assert!(PAGES.lock().unwrap().len() <= POOLED);
+            assert!(
+                PAGES.with_borrow(|pages| pages.iter().all(|page| page.is_empty() && page.capacity() == POOLED_BYTES))
+            );
+            assert!(PAGES.with_borrow(Vec::len) <= POOLED);
             assert_eq!(zeros(POOLED_BYTES).unwrap(), [0; POOLED_BYTES]);
             assert_eq!(copy(&[8; POOLED_BYTES]).unwrap(), [8; POOLED_BYTES]);
         }

@@ -75,7 +75,7 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> 
             live.log.slot().ring_bytes
         )));
     }
-    Stats::add(&db.stats.streamed_pages, u64::from(stream.count));
+    Stats::add_alone(&db.stats.streamed_pages, u64::from(stream.count));
     Ok(stream)
 }
 
@@ -151,15 +151,15 @@ pub fn finish(c: &mut Commit<'_>, state: &State, stream: StreamIndex) -> Result<
 }
 
 pub fn seal(db: &Database, live: &mut LiveDatabase, state: &State, stream: StreamIndex) -> u32 {
-    if let Some(member) = db.member() {
+    if let Some(member) = db.member().as_ref() {
         // The record proves others' flushes, too (rule DamageIsTold).
         live.log.group().flushed_elsewhere(member.words.flushed());
     }
     let head = live.log.head(state, stream);
-    Stats::add(&db.stats.record_pages, u64::from(live.encoder.entry_count()));
+    Stats::add_alone(&db.stats.record_pages, u64::from(live.encoder.entry_count()));
     let (record, crc) = live.encoder.finish(&head);
-    Stats::add(&db.stats.records, 1);
-    Stats::add(&db.stats.record_bytes, record.len() as u64);
+    Stats::add_alone(&db.stats.records, 1);
+    Stats::add_alone(&db.stats.record_bytes, record.len() as u64);
     crc
 }
 

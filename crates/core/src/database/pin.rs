@@ -1,7 +1,6 @@
 //! Snapshots: a state is pinned, and nothing that it needs is dropped until it is given back.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{Database, DatabaseState, follow};
@@ -71,7 +70,7 @@ impl Database {
         inner.snapshots.pin(state.tid, pages);
         inner.kept.is_taken();
         inner.was_used = true;
-        Stats::add(&self.stats.snapshots, 1);
+        Stats::add_alone(&self.stats.snapshots, 1);
         state
     }
 
@@ -81,7 +80,7 @@ impl Database {
     }
 
     pub(super) fn count_unpin(&self, inner: &mut DatabaseState, state: &State) -> Result<()> {
-        self.stats.snapshots.fetch_sub(1, Ordering::Relaxed);
+        Stats::add_alone(&self.stats.snapshots, 1_u64.wrapping_neg());
         if inner.snapshots.unpin(state.tid) {
             if let Some(member) = &inner.member {
                 member.withdraw(state.tid)?;

@@ -54,6 +54,11 @@ impl Stats {
         counter.fetch_add(n, Relaxed);
     }
 
+    /// Adds to a counter that changes under one lock, which the caller has: for an ordinary store.
+    pub fn add_alone(counter: &AtomicU64, n: u64) {
+        counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
     fn rows(&self) -> [(&'static str, &AtomicU64); 18] {
         [
             ("commits", &self.commits),

@@ -18,12 +18,13 @@
 //! place is given only to threads that wait at that moment (rule BusyToHandler).
 
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::time::{Duration, Instant};
 
 use crate::disk::sync::idle::{Task, Watch, processor};
-use crate::disk::sync::{Event, Mutex, ThreadMark, this_thread};
+use crate::disk::sync::{Event, Mutex, MutexGuard, ThreadMark, this_thread};
 
 /// The first interval, and the longest.
 const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(16));
@@ -263,11 +264,43 @@ impl QueueState {
 #[derive(Default)]
 pub struct WriterQueue {
     inner: Mutex<QueueState>,
+    /// One more than the holder's connection, for its threads to read without the lock; 0: none.
+    holder: AtomicU64,
     /// The connection is not idle while inside of onewrite; 0: none.
     inside: AtomicU64,
 }
 
+/// Tells the holder when the lock is given back.
+struct LockedQueue<'a> {
+    state: MutexGuard<'a, QueueState>,
+    told: &'a AtomicU64,
+}
+
+impl Deref for LockedQueue<'_> {
+    type Target = QueueState;
+
+    fn deref(&self) -> &QueueState {
+        &self.state
+    }
+}
+
+impl DerefMut for LockedQueue<'_> {
+    fn deref_mut(&mut self) -> &mut QueueState {
+        &mut self.state
+    }
+}
+
+impl Drop for LockedQueue<'_> {
+    fn drop(&mut self) {
+        self.told.store(self.state.holder.map_or(0, |h| h.connection.0 + 1), Release);
+    }
+}
+
 impl WriterQueue {
+    fn lock(&self) -> LockedQueue<'_> {
+        LockedQueue { state: self.inner.lock(), told: &self.holder }
+    }
+
     /// False if not within `patience`. A firm request makes a tentative place firm.
     pub fn acquire(&self, connection: ConnectionId, claim: TurnClaim, patience: impl Into<Patience>) -> bool {
         self.acquire_with(connection, claim, patience, &mut None)
@@ -284,7 +317,7 @@ impl WriterQueue {
         let patience = patience.into();
         let (thread, task) = (this_thread(), Task::current());
         let (waiter, spin) = {
-            let mut inner = self.inner.lock();
+            let mut inner = self.lock();
             if let Some(h) = inner.holder.as_mut().filter(|h| h.connection == connection) {
                 *ticket = None;
                 if h.is_tentative() {
@@ -364,7 +397,7 @@ impl WriterQueue {
     }
 
     fn look(&self, waiter: &Arc<TurnWaiter>) -> Look {
-        self.inner.lock().look(waiter)
+        self.lock().look(waiter)
     }
 
     /// Time counts nap by nap: a stopped process has not waited meanwhile.
@@ -399,7 +432,7 @@ impl WriterQueue {
             waited += this_nap;
             let over = waited >= patience.all;
             self.watch(waiter, this_nap);
-            let mut inner = self.inner.lock();
+            let mut inner = self.lock();
             match inner.look(waiter) {
                 Look::Has => return true,
                 Look::Nap | Look::Spin if !over => continue,
@@ -439,12 +472,12 @@ impl WriterQueue {
     }
 
     fn is_first(&self, waiter: &Arc<TurnWaiter>) -> bool {
-        self.inner.lock().waiting.front().is_some_and(|w| Arc::ptr_eq(w, waiter))
+        self.lock().waiting.front().is_some_and(|w| Arc::ptr_eq(w, waiter))
     }
 
     fn watch(&self, waiter: &Arc<TurnWaiter>, nap: Duration) {
         let (holder, watch) = {
-            let mut inner = self.inner.lock();
+            let mut inner = self.lock();
             let Some(holder) = inner.holder else { return };
             if inner.waiting.front().is_none_or(|w| !Arc::ptr_eq(w, waiter)) {
                 return;
@@ -453,37 +486,37 @@ impl WriterQueue {
         };
         let (turn, mut watch) = watch.unwrap_or_else(|| (holder.turn, Watch::new(holder.task)));
         let idle = watch.idle(nap);
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         inner.watch = Some((turn, watch));
         inner.idle = (turn, idle);
     }
 
     pub fn holds(&self, connection: ConnectionId) -> bool {
-        self.inner.lock().holder.is_some_and(|h| h.connection == connection)
+        self.holder.load(Acquire) == connection.0 + 1
     }
 
     pub fn is_idle(&self) -> bool {
-        let inner = self.inner.lock();
+        let inner = self.lock();
         inner.holder.is_none() && inner.waiting.is_empty()
     }
 
     pub fn is_taken(&self) -> bool {
-        self.inner.lock().holder.is_some_and(|h| !h.is_tentative())
+        self.lock().holder.is_some_and(|h| !h.is_tentative())
     }
 
     pub fn is_thinking(&self) -> bool {
-        self.inner.lock().holder.is_some_and(|h| matches!(h.claim, TurnClaim::Thinks(_)))
+        self.lock().holder.is_some_and(|h| matches!(h.claim, TurnClaim::Thinks(_)))
     }
 
     #[cfg(feature = "research")]
     pub fn crowd(&self) -> usize {
-        let inner = self.inner.lock();
+        let inner = self.lock();
         inner.waiting.len() + usize::from(inner.holder.is_some())
     }
 
     /// It turned out to read: others may have its tentative place.
     pub fn doubt(&self, connection: ConnectionId, grace: Duration) {
-        let mut inner = self.inner.lock();
+        let mut inner = self.lock();
         if let Some(h) = inner.holder.as_mut().filter(|h| h.connection == connection && h.is_tentative()) {
             h.claim = TurnClaim::Tentative(grace);
         }
@@ -504,11 +537,11 @@ impl WriterQueue {
 
     #[cfg(test)]
     pub(crate) fn has_waiters(&self, count: usize) -> bool {
-        self.inner.lock().waiting.len() >= count
+        self.lock().waiting.len() >= count
     }
 
     pub fn give_up(&self, connection: ConnectionId) -> Option<Ticket> {
-        let ticket = self.inner.lock().holder.filter(|h| h.connection == connection).map(|h| h.ticket);
+        let ticket = self.lock().holder.filter(|h| h.connection == connection).map(|h| h.ticket);
         self.release(connection);
         ticket
     }
@@ -519,8 +552,11 @@ impl WriterQueue {
 
     /// `comes_again`: before long ([`SOON`]).
     pub fn release_for(&self, connection: ConnectionId, comes_again: bool) -> Released {
+        if !self.holds(connection) {
+            return Released { usual: Duration::ZERO, waited_for: None };
+        }
         let (next, released) = {
-            let mut inner = self.inner.lock();
+            let mut inner = self.lock();
             let Some(h) = inner.holder.filter(|h| h.connection == connection) else {
                 return Released { usual: inner.usual, waited_for: None };
             };

@@ -58,7 +58,7 @@ pub fn may_grow_full(db: &Database, live: &LiveDatabase, ring_bytes: u64) -> boo
     ring_bytes > live.log.slot().ring_bytes
         && live.log.fits_longer(ring_bytes)
         && !live.log.has_streamed()
-        && db.member().is_none_or(|member| !member.has_others())
+        && db.member().as_ref().is_none_or(|member| !member.has_others())
 }
 
 /// The final record has page 1 whole.

@@ -65,7 +65,8 @@ impl Database {
         state: &State,
         pages: &[(PageNo, ImageLocation)],
     ) -> Result<bool> {
-        let Some(member) = self.member() else { return Ok(true) };
+        let member = self.member();
+        let Some(member) = member.as_ref() else { return Ok(true) };
         let words = &member.words;
         words.set_home_floor(state.tid);
         let others = member.pins_of_others()?;
@@ -210,14 +211,14 @@ pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     let Some(tid) = due.untold else { return Ok(()) };
     tell_record(db, live, tid).map_err(|e| db.poison_unless_short(e))?;
     live.due.untold = None;
-    if let Some(member) = db.member() {
+    if let Some(member) = db.member().as_ref() {
         member.words.set_due(RecoveryDebt { untold: None, ..due });
     }
     Ok(())
 }
 
 pub fn due(db: &Database, live: &LiveDatabase) -> RecoveryDebt {
-    db.member().map_or(live.due, |member| member.words.due())
+    db.member().as_ref().map_or(live.due, |member| member.words.due())
 }
 
 fn tell_record(db: &Database, live: &mut LiveDatabase, tid: Tid) -> Result<()> {
@@ -255,7 +256,7 @@ pub fn write_home(
     let nobody_else = !keeps(Case::KeptForOthers) || db.keep_for_others(live, state, &pages)?;
     let older = keep_for_snapshots(db, live, state, &pages)?;
     db.epoch.fetch_add(1, Ordering::SeqCst);
-    if let Some(member) = &member {
+    if let Some(member) = member.as_ref() {
         member.words.next_epoch();
     }
     write_pages(db, &*db.home, &mut live.home, state, pages)?;

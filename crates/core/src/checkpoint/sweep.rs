@@ -52,7 +52,7 @@ fn may_sweep(db: &Database, live: &LiveDatabase) -> bool {
     live.scheme.facts().all_in_log()
         && !db.is_shipped()
         && !db.table.read().has_layer()
-        && db.member().is_none_or(|member| !member.has_others())
+        && db.member().as_ref().is_none_or(|member| !member.has_others())
 }
 
 fn due(db: &Database, live: &LiveDatabase, options: &Options) -> Option<AfterSweep> {

@@ -278,7 +278,8 @@ impl Published {
             self.group.wait_for_others(self.state.tid, self.durability, turn, db)?;
         }
         self.group.wait(self.state.tid, self.durability, db)?;
-        let Some(member) = db.member() else { return Ok(()) };
+        let member = db.member();
+        let Some(member) = member.as_ref() else { return Ok(()) };
         if member.words.written() >= self.state.tid {
             // Others' unflushed records may keep this one invisible.
             db.wait_flushed(&member, self.state.tid, self.durability, None)?;
@@ -345,10 +346,10 @@ pub fn publish(
         // Else it would keep every image that this commit or its checkpoint replaces.
         db.unpin(&mut inner, own)?;
     }
-    // Big ones are flushed and go home in their turn.
-    let shared = inner.member.clone().filter(|m| goes_on && txn.streamed.is_empty() && m.shares_flushes());
-    // Others know nothing of a mark that the flush covers.
-    let shared = shared.filter(|_| !live.log.has_new_mark());
+    // Big ones are flushed and go home in their turn; others know nothing of a mark that the flush
+    // covers.
+    let may_share = goes_on && txn.streamed.is_empty() && !live.log.has_new_mark();
+    let shared = inner.member.as_ref().filter(|member| may_share && member.shares_flushes()).cloned();
     // It is pinned until the newest state has changed, for good if it never does: readers need its
     // images until then (invariant I4).
     let mut before = None;
@@ -375,7 +376,7 @@ pub fn publish(
     if prepared.changed {
         inner.published = state.clone();
     }
-    Stats::add(&db.stats.commits, u64::from(prepared.changed));
+    Stats::add_alone(&db.stats.commits, u64::from(prepared.changed));
     debug_assert!(inner.home_tid <= inner.latest.tid, "readers see less than home held");
     debug_assert!(inner.latest.tid <= inner.published.tid, "invariant I4: what readers see is published");
     before.iter().try_for_each(|before| db.unpin(&mut inner, before))?;
@@ -422,10 +423,9 @@ fn push_written(live: &mut LiveDatabase, inner: &DatabaseState, written: &Writte
 }
 
 fn hide(live: &LiveDatabase, inner: &mut DatabaseState, state: &Arc<State>) {
-    if let Some(member) = inner.member.clone() {
-        member.note(live.log.slot(), &live.log.cursor());
-        inner.hide(state.clone());
-    }
+    let Some(member) = &inner.member else { return };
+    member.note(live.log.slot(), &live.log.cursor());
+    inner.hide(state.clone());
 }
 
 pub fn show(table: &mut PageTable, inner: &DatabaseState, tid: Tid, images: Vec<(PageNo, Image)>) {

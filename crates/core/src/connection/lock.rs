@@ -104,7 +104,7 @@ impl Connection {
             let apart = self.db.concurrent.load(Ordering::Relaxed) && self.runs_apart(&self.db.inner.lock());
             // While the store is away, newer states may stay invisible for long: take no place.
             // Before the snapshot, so that the upgrade is not stale; given up if it only reads.
-            let takes_none = apart || member.is_some_and(|member| member.words.ship().is_away());
+            let takes_none = apart || member.as_ref().is_some_and(|member| member.words.ship().is_away());
             has_place = if takes_none {
                 false
             } else if will_write {
@@ -127,7 +127,7 @@ impl Connection {
         if !self.said.explicit || self.db.read_only || self.habit.reads_only {
             return false;
         }
-        let of_database = || self.db.member().and_then(|member| Tendency::of(member.words.tends()).writes());
+        let of_database = || self.db.member().as_ref().and_then(|member| Tendency::of(member.words.tends()).writes());
         let own = self.habit.tends.writes().or_else(|| Tendency::of(&self.db.tends).writes());
         own.or_else(of_database).unwrap_or_else(|| self.habit.has_written())
     }
@@ -139,7 +139,7 @@ impl Connection {
         if let Some(ended) = self.habit.ended() {
             self.habit.tends = self.habit.tends.after(ended);
             Tendency::learn(&self.db.tends, ended);
-            if let Some(member) = self.db.member().filter(|member| !member.observes) {
+            if let Some(member) = self.db.member().as_ref().filter(|member| !member.observes) {
                 Tendency::learn(member.words.tends(), ended);
             }
         }
@@ -164,7 +164,7 @@ impl Connection {
     /// Without the place, the transaction may still read.
     fn take_tentative_place(&mut self) -> Result<bool> {
         self.habit.comes_for_place();
-        if self.db.member().is_some_and(|member| member.others_think()) {
+        if self.db.member().as_ref().is_some_and(|member| member.others_think()) {
             return Ok(false);
         }
         self.take_before_reading(TurnClaim::Tentative(self.grace()), Hold::Lease)
@@ -408,7 +408,8 @@ impl Connection {
     }
 
     fn wait_visible(&self, group: &Group, tid: Tid) -> Result<()> {
-        let Some(member) = self.db.member() else { return group.wait(tid, Durability::Written, &*self.db) };
+        let member = self.db.member();
+        let Some(member) = member.as_ref() else { return group.wait(tid, Durability::Written, &*self.db) };
         group.hand_over(&*self.db)?;
         if self.db.inner.lock().latest.tid >= tid {
             return Ok(());
@@ -598,7 +599,7 @@ impl Connection {
         // One that steps aside waits for this one.
         let steps_aside = || self.db.inner.lock().reserved.is_some();
         let others_think =
-            || self.db.queue.is_thinking() || self.db.member().is_some_and(|member| member.others_think());
+            || self.db.queue.is_thinking() || self.db.member().as_ref().is_some_and(|member| member.others_think());
         match self.waits.upgrades {
             true => (!steps_aside()).then_some(Asks::Again),
             false => (!self.waits.is_retry() && others_think()).then_some(Asks::Once),
@@ -647,7 +648,7 @@ impl Connection {
         if !self.waits.is_retry() {
             return Ok(false);
         }
-        self.db.member().map_or(Ok(false), |member| member.others_keep(kept))
+        self.db.member().as_ref().map_or(Ok(false), |member| member.others_keep(kept))
     }
 
     /// SQLite may sleep now, until it has the place.
@@ -675,7 +676,7 @@ impl Connection {
     }
 
     fn end_lease(&self) {
-        if let Some(member) = self.db.member() {
+        if let Some(member) = self.db.member().as_ref() {
             member.end_lease();
         }
     }
@@ -873,7 +874,7 @@ impl Connection {
         let phase = self.db.inner.lock().phase.clone();
         let reserved = match phase {
             Phase::Unmarked => locks::is_reserved(&*self.db.home),
-            _ => Ok(self.db.queue.is_taken() || self.db.member().is_some_and(|member| member.others_write())),
+            _ => Ok(self.db.queue.is_taken() || self.db.member().as_ref().is_some_and(|member| member.others_write())),
         };
         self.noted(reserved)
     }

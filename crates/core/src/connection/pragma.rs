@@ -79,7 +79,8 @@ fn set(connection: &mut Connection, name: &str, value: &str) -> Result<String> {
 /// change, and the TID after which none is missing. Empty unless processes can share the log.
 fn changes(connection: &Connection) -> String {
     let db = connection.database();
-    let (Some(member), Some(state)) = (db.member(), connection.snapshot()) else { return "unknown".to_owned() };
+    let member = db.member();
+    let (Some(member), Some(state)) = (member.as_ref(), connection.snapshot()) else { return "unknown".to_owned() };
     let session = member.tail.lock().slot.session;
     let Some((since, pages)) = db.table.read().changes(state.tid) else { return "unknown".to_owned() };
     let mut text = format!("session={session:016x}\ntid={}\nsince={since}\npages=", state.tid);

@@ -25,7 +25,7 @@ impl Connection {
     /// commits wait for the store in a session that goes on.
     pub fn sign_replica(&self) -> Result<()> {
         self.write_sign(REPLICA)?;
-        if let Some(member) = self.db.member() {
+        if let Some(member) = self.db.member().as_ref() {
             member.words.begin_replica();
         }
         Ok(())
@@ -79,7 +79,7 @@ impl Connection {
     }
 
     fn begin_to_wait(&mut self, patience_ms: u64) -> Result<()> {
-        if let Some(member) = self.db.member().filter(|member| member.words.ship().waits()) {
+        if let Some(member) = self.db.member().as_ref().filter(|member| member.words.ship().waits()) {
             // Not with the writer's place, whose holder may wait for the store.
             member.words.begin_shipping(patience_ms);
             member.words.set_shipper(member.me);
@@ -106,7 +106,7 @@ impl Connection {
     }
 
     fn shipping(&self) -> Result<Arc<Member>> {
-        self.db.member().ok_or_else(|| {
+        self.db.member().clone().ok_or_else(|| {
             Error::CantOpen(format!(
                 "{} is not shared with other processes: its commits cannot wait",
                 self.db.path.display()

@@ -27,7 +27,6 @@ impl Connection {
     }
 
     fn prepare_txn(&mut self, super_journal: Option<&Path>) -> Result<()> {
-        let db = self.db.clone();
         let (looks, has_moved) = (self.looked().is_some(), self.has_moved());
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         if txn.doomed && looks {
@@ -36,7 +35,7 @@ impl Connection {
         if txn.doomed {
             // SQLite has played its journal back, and may go on under its lock (rule
             // MergeIsSerial).
-            db.inner.lock().check()?;
+            self.db.inner.lock().check()?;
             if needs_plain_file(txn) {
                 return Err(Error::BusySnapshot);
             }
@@ -67,12 +66,13 @@ impl Connection {
             return self.prepare_several(several);
         }
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
+        let db = &*self.db;
         let mut writer = db.writer.lock();
         if (looks || self.said.exclusive) && txn.streamed.is_empty() {
             db.see_to_files(&mut writer).map_err(aside::stale)?;
         }
         db.see_to_removed_log(&mut writer, !txn.streamed.is_empty()).map_err(aside::stale)?;
-        check_newest(&db, writer.as_ref(), txn)?;
+        check_newest(db, writer.as_ref(), txn)?;
         if !txn.is_untouched() && (super_journal.is_some() || plain) {
             db.spans_aside.fetch_or(super_journal.is_some(), Relaxed);
             // Behind a move, SQLite's journal would restore the counters of an older state.
@@ -80,7 +80,7 @@ impl Connection {
             let refused = refused.or(has_moved.then_some(Error::BusySnapshot));
             let aside = match refused {
                 Some(refused) => Err(refused),
-                None => aside::step_aside(&db, &mut writer, txn, &self.journal, self.id),
+                None => aside::step_aside(db, &mut writer, txn, &self.journal, self.id),
             };
             drop(writer);
             return match aside {
@@ -96,7 +96,7 @@ impl Connection {
             };
         }
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
-        commit::prepare(&mut Commit { db: &db, live, txn, options: &self.options })
+        commit::prepare(&mut Commit { db, live, txn, options: &self.options })
     }
 
     /// Writes of a VFS that keeps them back until xSync are part of the transaction (rule
@@ -184,7 +184,6 @@ impl Connection {
     }
 
     fn publish(&mut self) -> Result<Published> {
-        let db = self.db.clone();
         let Some(txn) = self.role.txn() else { return Err(no_transaction()) };
         let normal = txn.normal || (self.said.synchronous == Synchronous::Normal && self.journal.is_empty());
         let durability = if txn.synced && !normal && keeps(Case::AcknowledgedAfterFlush) {
@@ -194,11 +193,12 @@ impl Connection {
         };
         let is_merged = self.is_merged();
         let goes_on = self.habit.returns_lock && !self.said.exclusive;
+        let db = &*self.db;
         let mut writer = db.writer.lock();
         db.check(db.member().as_deref())?;
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         let Some(WriteTransaction { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
-        let mut commit = Commit { db: &db, live, txn, options: &self.options };
+        let mut commit = Commit { db, live, txn, options: &self.options };
         // Until it unlocks, SQLite reads a merged transaction's old snapshot and its own pages.
         let moves = (!is_merged).then_some(&mut reader.state);
         let published = commit::publish(&mut commit, moves, durability, goes_on)?;
@@ -207,25 +207,24 @@ impl Connection {
         }
         (*txn, reader.unsettled) = (Txn::new(reader.state.clone()), false);
         self.journal.forget_syncs();
-        commit::send_home(&db, live)?;
+        commit::send_home(db, live)?;
         Ok(published)
     }
 
     fn wait_for(&mut self, published: &Published) -> Result<()> {
-        let db = self.db.clone();
         if !published.goes_on {
-            return published.wait(&db, None);
+            return published.wait(&self.db, None);
         }
         // The next writer builds on this transaction during its flush, and may share it.
         self.place = WriterTurn::Given { in_turn: true };
-        let released = db.queue.release_for(self.id, self.habit.comes_again());
+        let released = self.db.queue.release_for(self.id, self.habit.comes_again());
         self.habit.gave_place(released.waited_for);
         if published.is_shared() {
-            published.write(&db)?;
-            self.leave(db.queue.is_idle());
+            published.write(&self.db)?;
+            self.leave(self.db.queue.is_idle());
             self.place = WriterTurn::Given { in_turn: false };
         }
-        published.wait(&db, Some(released.usual))
+        published.wait(&self.db, Some(released.usual))
     }
 }
 

@@ -91,7 +91,8 @@ impl Database {
         decision: &Decision,
         mut is_settled: impl FnMut(&Path, &DecisionPart, bool) -> Result<bool>,
     ) -> Result<Option<u64>> {
-        let (Some(member), Some(bytes)) = (self.member(), decision.encode()) else { return Ok(None) };
+        let member = self.member();
+        let (Some(member), Some(bytes)) = (member.as_ref(), decision.encode()) else { return Ok(None) };
         let slot = member.tail.lock().slot.clone();
         room(&member.log.decisions(&slot)?, bytes.len() / SECTOR_BYTES, |old| {
             let mut files = old.files.iter();

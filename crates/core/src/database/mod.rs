@@ -38,6 +38,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
+
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
 use crate::base::options::{Options, SchemeName};
@@ -270,6 +272,9 @@ impl HomeFile {
     }
 }
 
+/// This process among others, if it is one of several that may be.
+pub type MemberGuard = arc_swap::Guard<Option<Arc<Member>>>;
+
 pub type Schemes = fn(SchemeName) -> Arc<dyn Scheme>;
 
 pub struct Database {
@@ -283,6 +288,8 @@ pub struct Database {
     pub(crate) stats: Arc<Stats>,
     pub(crate) queue: WriterQueue,
     pub(crate) table: RwLock<PageTable>,
+    /// This process among others. Changed under the lock of `table`.
+    pub(crate) member: ArcSwapOption<Member>,
     /// Grows before bytes that a reader may be reading are overwritten, and again before a cut.
     pub(crate) epoch: AtomicU64,
     /// `PRAGMA synchronous=EXTRA`.
@@ -349,6 +356,7 @@ impl Database {
             stats,
             queue: WriterQueue::default(),
             table: RwLock::default(),
+            member: ArcSwapOption::empty(),
             epoch: AtomicU64::new(0),
             mappings: mapped::Mappings::default(),
             flushes_close: AtomicBool::new(false),
@@ -394,8 +402,9 @@ impl Database {
         }
     }
 
-    pub fn member(&self) -> Option<Arc<Member>> {
-        self.table.read().member.clone()
+    /// As it is now. It may end while the guard is held.
+    pub fn member(&self) -> MemberGuard {
+        self.member.load()
     }
 
     /// As [`DatabaseState::check`], and without a lock until something has failed.
@@ -538,7 +547,7 @@ pub fn state_of(first: &[u8], bytes: u64) -> (State, Option<u64>) {
 
 impl Audience for Database {
     fn flushed(&self, tid: Tid) {
-        if let Some(member) = self.member() {
+        if let Some(member) = self.member().as_ref() {
             member.words.raise_flushed(tid);
             member.words.show();
         }
@@ -549,8 +558,7 @@ impl Audience for Database {
         let inner = &mut *inner;
         debug_assert!(state.tid <= inner.published.tid, "states are shown in order");
         // Rule SeenWhenDurable.
-        let member = inner.member.clone().filter(|_| self.is_told_at_once());
-        if let Some(member) = member {
+        if let Some(member) = inner.member.as_ref().filter(|_| self.is_told_at_once()) {
             member.words.raise_written(state.tid);
             member.words.show();
             inner.advance();

@@ -10,7 +10,8 @@ impl Database {
     /// The caller has the writer's place.
     pub fn flush_published(&self, live: &mut LiveDatabase) -> Result<()> {
         let group = live.log.group().clone();
-        let Some(member) = self.member() else { return group.flush(self) };
+        let member = self.member();
+        let Some(member) = member.as_ref() else { return group.flush(self) };
         let words = &member.words;
         group.hand_over(self)?;
         let flusher = words.flusher().load(SeqCst);

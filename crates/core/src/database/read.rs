@@ -50,14 +50,18 @@ impl Database {
         let table = self.table.read();
         // Before the look-up: else another process could overwrite home unseen. Once a newer slot
         // is followed, the table has no streamed images.
-        let others = table.member.as_ref().map(|m| (m.words.epoch(), m.generation.load(Ordering::SeqCst)));
+        let member = self.member();
+        let others = member.as_ref().map(|m| (m.words.epoch(), m.generation.load(Ordering::SeqCst)));
         let place = table.find(page, tid);
         let theirs = others.and_then(|(epoch, sequence)| match place {
             ImageLocation::Home | ImageLocation::Unmade(_) => Some(Theirs::Epoch(epoch)),
             ImageLocation::Log(..) => Some(Theirs::Slot(sequence)),
             ImageLocation::Memory(_) | ImageLocation::Kept(..) => None,
         });
-        PageLookup { place, epochs: Epochs { ours, others: table.member.clone().zip(theirs) } }
+        PageLookup {
+            place,
+            epochs: Epochs { ours, others: theirs.and_then(|theirs| member.clone().zip(Some(theirs))) },
+        }
     }
 
     fn look_again(&self, found: &PageLookup, page: PageNo, tid: Tid) -> Result<PageLookup> {

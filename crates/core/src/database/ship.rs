@@ -124,7 +124,7 @@ impl Database {
     }
 
     pub fn ship(&self) -> Ship {
-        self.member().map_or(Ship::Off, |member| member.words.ship())
+        self.member().as_ref().map_or(Ship::Off, |member| member.words.ship())
     }
 
     /// The caller has the writer's place.

@@ -19,7 +19,6 @@ use crate::base::types::{PageNo, Tid};
 use crate::disk::DiskFile;
 use crate::pages::chains::ChangeChain;
 use crate::pages::snapshots::Snapshots;
-use crate::shared::member::Member;
 use crate::sqlite_format::home::State;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,8 +219,6 @@ pub struct PageTable {
     steps: VecDeque<TableChange>,
     /// A connection has asked for steps; stock SQLite never does.
     is_asked: AtomicBool,
-    /// Through it other processes may have kept images.
-    pub member: Option<Arc<Member>>,
 }
 
 impl PageTable {
@@ -589,7 +586,7 @@ impl PageTable {
     }
 
     pub fn clear(&mut self) {
-        *self = PageTable { member: self.member.take(), ..PageTable::default() };
+        *self = PageTable::default();
     }
 }
 

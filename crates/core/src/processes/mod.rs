@@ -66,7 +66,8 @@ impl Database {
     /// False where no place exists among processes.
     fn try_enter(&self, hold: Hold, deadline: &Deadline, kept: Option<Duration>) -> Result<bool> {
         let firm = hold == Hold::Busy;
-        let Some(member) = self.member() else { return Ok(false) };
+        let member = self.member();
+        let Some(member) = member.as_ref() else { return Ok(false) };
         if self.read_only {
             return Err(Error::Busy(format!("{} may only be read by this process", self.path.display())));
         }
@@ -129,7 +130,7 @@ impl Database {
     /// Ends a firm [`Database::enter`]. With everything written, the place goes on: to a waiter if
     /// `pass_on`, or after this process's slice.
     pub fn leave(&self, pass_on: bool) {
-        if let Some(member) = self.member() {
+        if let Some(member) = self.member().as_ref() {
             member.leave(pass_on);
         }
     }
@@ -137,7 +138,8 @@ impl Database {
     /// Waits until `deadline` for a dead process's transaction: a program started afterwards must
     /// not see it appear later.
     pub fn decide(&self, deadline: Instant) -> Result<()> {
-        let Some(member) = self.member() else { return Ok(()) };
+        let member = self.member();
+        let Some(member) = member.as_ref() else { return Ok(()) };
         self.end_turn_of_dead(&member, deadline)?;
         match self.wait_flushed(&member, member.words.written(), Durability::Written, Some(deadline)) {
             Err(Error::Busy(_)) => Ok(()),
@@ -180,7 +182,8 @@ impl Database {
     /// True for the last one that may write: others cannot attach until it has left, and dead
     /// processes' work is done. `Busy` if another attaches or leaves for longer than `wait`.
     pub fn is_last(&self, wait: Duration) -> Result<bool> {
-        let Some(member) = self.member() else { return Ok(true) };
+        let member = self.member();
+        let Some(member) = member.as_ref() else { return Ok(true) };
         if member.observes {
             return Ok(false);
         }

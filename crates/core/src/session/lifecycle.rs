@@ -155,8 +155,13 @@ impl Database {
         if let Some(member) = &member {
             inner.snapshots.tids().for_each(|tid| member.announce_unseen(tid));
         }
-        self.table.write().member = member.clone();
+        self.set_member(member.clone());
         inner.member = member;
+    }
+
+    fn set_member(&self, member: Option<Arc<Member>>) {
+        let _table = self.table.write();
+        self.member.store(member);
     }
 
     pub(super) fn forget(&self, inner: &mut DatabaseState) {
@@ -166,7 +171,7 @@ impl Database {
 
     /// Undoes [`Database::enrol`]; gives back all locks of the log.
     pub fn quit(&self, inner: &mut DatabaseState) -> Result<()> {
-        self.table.write().member = None;
+        self.set_member(None);
         (inner.home_tid, inner.tid_before) = (Tid::HOME, Tid::HOME);
         inner.member.take().map_or(Ok(()), |member| member.leave_for_good())
     }
@@ -174,7 +179,8 @@ impl Database {
     /// LIVE → UNMARKED: the next write starts with other options. `Busy` beside other processes.
     pub fn detach_for_options(&self) -> Result<()> {
         let leave = || self.leave_plain(|_| Some(MarkRemoval::Durable)).map(drop);
-        let Some(member) = self.member() else { return leave() };
+        let member = self.member();
+        let Some(member) = member.as_ref() else { return leave() };
         self.be_alone(&member, Duration::ZERO)?;
         let left = self.enter(true, Duration::ZERO).and_then(|()| leave());
         if left.is_err() {

@@ -79,7 +79,8 @@ impl Database {
 
     /// The caller has the writer's place.
     fn leave_unused(&self, rest: Rest) -> Result<bool> {
-        let Some(member) = self.member() else { return self.rest_plain(rest) };
+        let member = self.member();
+        let Some(member) = member.as_ref() else { return self.rest_plain(rest) };
         if member.words.is_replaced() || member.is_undecided() {
             return Ok(false);
         }

@@ -202,23 +202,21 @@ pub fn settle_mark(db: &Database, live: &mut LiveDatabase) -> Result<()> {
 
 /// After a recovery that left the records in place, the mark names its record, so that no older log
 /// fits (rule OneNumberOneState), and names are flushed (rule WrittenAgain). An error poisons.
-pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<()> {
-    let due = due(db, live);
+/// Returns the rest of that work.
+pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<RecoveryDebt> {
+    let due = db.member().as_ref().map_or(live.due, |member| member.words.due());
     if due.stayed == Some(live.log.last_tid()) {
         // Foreign changes to the log are flushed before a commit depends on them.
         live.log.group().written_beside();
     }
-    let Some(tid) = due.untold else { return Ok(()) };
+    let Some(tid) = due.untold else { return Ok(due) };
     tell_record(db, live, tid).map_err(|e| db.poison_unless_short(e))?;
     live.due.untold = None;
+    let rest = RecoveryDebt { untold: None, ..due };
     if let Some(member) = db.member().as_ref() {
-        member.words.set_due(RecoveryDebt { untold: None, ..due });
+        member.words.set_due(rest);
     }
-    Ok(())
-}
-
-pub fn due(db: &Database, live: &LiveDatabase) -> RecoveryDebt {
-    db.member().as_ref().map_or(live.due, |member| member.words.due())
+    Ok(rest)
 }
 
 fn tell_record(db: &Database, live: &mut LiveDatabase, tid: Tid) -> Result<()> {

@@ -22,7 +22,7 @@ use crate::base::options::{HeaderPage, Images, Options};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, PageNo, Tid};
 use crate::checkpoint::sweep;
-use crate::checkpoint::{checkpoint, due, settle_mark, tell_recovery};
+use crate::checkpoint::{checkpoint, settle_mark, tell_recovery};
 use crate::database::scheme::{Commit, CommitOutcome, Facts, Gaps, Scheme};
 use crate::database::{Database, DatabaseState, LiveDatabase};
 use crate::disk::stats::Stats;
@@ -33,6 +33,7 @@ use crate::log::several::Undecided;
 use crate::pages::table::{Image, ImageLocation, PageTable};
 use crate::pages::txn::{ChangedPage, PreparedCommit, Txn, TxnStage};
 use crate::shared::member::Member;
+use crate::shared::words::RecoveryDebt;
 use crate::sqlite_format::home::{self, FileKind, State};
 use crate::sqlite_format::node::Shape;
 
@@ -49,12 +50,12 @@ pub fn prepare(c: &mut Commit<'_>) -> Result<()> {
 }
 
 pub fn plan(c: &mut Commit<'_>) -> Result<PreparedCommit> {
-    before_commit(c)?;
-    encode(c)
+    let due = before_commit(c)?;
+    encode(c, due)
 }
 
-/// Work of commits before, or of a recovery, that is due before the next record.
-fn before_commit(c: &mut Commit<'_>) -> Result<()> {
+/// Work of commits before, or of a recovery, that is due before the next record; the rest of it.
+fn before_commit(c: &mut Commit<'_>) -> Result<RecoveryDebt> {
     let Commit { db, live, txn, options } = c.parts();
     // Streamed images must be home before later ones, and the slot's ceilings bind every process.
     debug_assert!(live.home_tid >= live.log.slot().base_tid, "home is behind its slot: {}", live.home_tid);
@@ -70,7 +71,7 @@ fn before_commit(c: &mut Commit<'_>) -> Result<()> {
     tell_recovery(db, live)
 }
 
-fn encode(c: &mut Commit<'_>) -> Result<PreparedCommit> {
+fn encode(c: &mut Commit<'_>, due: RecoveryDebt) -> Result<PreparedCommit> {
     let Commit { db, live, txn, options } = c.parts();
     let scheme = live.scheme.clone();
     check_new(db, &*scheme, options, txn)?;
@@ -105,7 +106,7 @@ fn encode(c: &mut Commit<'_>) -> Result<PreparedCommit> {
     }
     let last = live.log.last_tid();
     // Rule FlushedStays.
-    let tid = if due(db, live).stayed == Some(last) { number_apart(last)? } else { last.next() };
+    let tid = if due.stayed == Some(last) { number_apart(last)? } else { last.next() };
     let state = txn.base.after(tid, txn.page_bytes, page_count, change_counter, header);
     scheme.prepare(c, state, changed)
 }
@@ -282,10 +283,10 @@ impl Published {
         let Some(member) = member.as_ref() else { return Ok(()) };
         if member.words.written() >= self.state.tid {
             // Others' unflushed records may keep this one invisible.
-            db.wait_flushed(&member, self.state.tid, self.durability, None)?;
+            db.wait_flushed(member, self.state.tid, self.durability, None)?;
         }
         // Another process's failed flush may have hidden a loss.
-        db.check(Some(&member))
+        db.check(Some(member))
     }
 }
 

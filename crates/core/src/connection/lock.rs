@@ -25,6 +25,7 @@ use crate::processes::another_writes;
 use crate::recovery::recover;
 use crate::session::aside;
 use crate::session::lifecycle::LookLock;
+use crate::shared::member::Member;
 use crate::shared::tendency::Tendency;
 use crate::shared::turn::{Hold, THINK};
 use crate::shared::words::Ship;
@@ -110,7 +111,7 @@ impl Connection {
             } else if will_write {
                 self.take_place_to_think()?
             } else {
-                self.take_tentative_place()?
+                self.take_tentative_place(member.as_deref())?
             };
         }
         let pinned = self.pin_snapshot(has_place);
@@ -162,9 +163,9 @@ impl Connection {
     }
 
     /// Without the place, the transaction may still read.
-    fn take_tentative_place(&mut self) -> Result<bool> {
+    fn take_tentative_place(&mut self, member: Option<&Member>) -> Result<bool> {
         self.habit.comes_for_place();
-        if self.db.member().as_ref().is_some_and(|member| member.others_think()) {
+        if member.is_some_and(Member::others_think) {
             return Ok(false);
         }
         self.take_before_reading(TurnClaim::Tentative(self.grace()), Hold::Lease)
@@ -414,7 +415,7 @@ impl Connection {
         if self.db.inner.lock().latest.tid >= tid {
             return Ok(());
         }
-        self.db.wait_flushed(&member, tid, Durability::Written, None)
+        self.db.wait_flushed(member, tid, Durability::Written, None)
     }
 
     /// First look at an unused file, under SHARED.

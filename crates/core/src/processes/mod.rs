@@ -75,13 +75,13 @@ impl Database {
         match taken {
             TakeResult::Again | TakeResult::Anew if member.words.is_replaced() => {
                 member.leave(false);
-                self.check_replaced(&member)?;
+                self.check_replaced(member)?;
             }
             TakeResult::Again => return Ok(true),
             // A lease can end at any time: nothing that concerns others happens under it.
             TakeResult::Anew if !firm => return Ok(true),
             TakeResult::Not => {
-                return Err(another_writes(Some(&member)));
+                return Err(another_writes(Some(member)));
             }
             TakeResult::Anew | TakeResult::FromDead(_) => {}
         }
@@ -90,8 +90,8 @@ impl Database {
         let done = match writer.as_mut() {
             None => Err(Error::Misuse("a turn to write without a log".into())),
             Some(live) => match taken {
-                TakeResult::FromDead(_) => take_over(self, &member, live, &mut inner),
-                _ => resume(self, &member, live, &mut inner),
+                TakeResult::FromDead(_) => take_over(self, member, live, &mut inner),
+                _ => resume(self, member, live, &mut inner),
             },
         };
         let done = done.and_then(|()| self.keep_stock_out(&mut inner));
@@ -140,8 +140,8 @@ impl Database {
     pub fn decide(&self, deadline: Instant) -> Result<()> {
         let member = self.member();
         let Some(member) = member.as_ref() else { return Ok(()) };
-        self.end_turn_of_dead(&member, deadline)?;
-        match self.wait_flushed(&member, member.words.written(), Durability::Written, Some(deadline)) {
+        self.end_turn_of_dead(member, deadline)?;
+        match self.wait_flushed(member, member.words.written(), Durability::Written, Some(deadline)) {
             Err(Error::Busy(_)) => Ok(()),
             waited => waited,
         }

@@ -181,10 +181,10 @@ impl Database {
         let leave = || self.leave_plain(|_| Some(MarkRemoval::Durable)).map(drop);
         let member = self.member();
         let Some(member) = member.as_ref() else { return leave() };
-        self.be_alone(&member, Duration::ZERO)?;
+        self.be_alone(member, Duration::ZERO)?;
         let left = self.enter(true, Duration::ZERO).and_then(|()| leave());
         if left.is_err() {
-            self.let_others_in(&member)?;
+            self.let_others_in(member)?;
         }
         left
     }

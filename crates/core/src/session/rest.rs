@@ -95,11 +95,11 @@ impl Database {
             Ok(false) if !matches!(member.has_living_others(), Ok(true)) => Ok(false),
             // Behind a lost log no process would come again.
             Ok(false) if !matches!(self.is_log_in_place(&member.log), Ok(true)) => Ok(false),
-            Ok(false) => self.leave_to_others(&member),
+            Ok(false) => self.leave_to_others(member),
             Err(e) => Err(e),
         };
         if !matches!(left, Ok(true)) {
-            self.let_others_in(&member)?;
+            self.let_others_in(member)?;
         }
         match left {
             Err(Error::Busy(_)) => Ok(false),

@@ -226,8 +226,10 @@ mod tests {
         fn named(name: &str) -> Sleeper {
             let child = Command::new("sleep").arg0(name).arg("1000").stdin(Stdio::null()).spawn().unwrap();
             let sleeper = Sleeper(child);
-            // Before `exec` it has this test's name.
-            while !command(sleeper.0.id()).is_some_and(|command| command.starts_with(name)) {
+            // Before `exec` it has this test's name, and behind it waits for the disk.
+            let stat = || std::fs::read_to_string(format!("/proc/{}/stat", sleeper.0.id())).unwrap_or_default();
+            let is_named = || command(sleeper.0.id()).is_some_and(|command| command.starts_with(name));
+            while !is_named() || !stat().contains(") S ") {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             sleeper

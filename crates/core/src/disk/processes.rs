@@ -270,7 +270,8 @@ mod tests {
     #[cfg_attr(any(feature = "portable", all(unix, not(target_os = "linux"))), ignore = "POSIX has no /proc")]
     fn options_and_what_follows_are_not_in_a_message() {
         assert_eq!(shown(&"x".repeat(200)).chars().count(), SHORT_CHARS + 1);
-        let mut sleeper = Command::new("sh").args(["-c", "sleep 1000; : --password=secret"]).spawn().unwrap();
+        let mut sleeper =
+            Command::new("sh").args(["-c", "read line; : --password=secret"]).stdin(Stdio::piped()).spawn().unwrap();
         while command(sleeper.id()).is_none_or(|command| !command.starts_with("sh")) {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

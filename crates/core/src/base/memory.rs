@@ -77,7 +77,7 @@ fn bytes(len: usize) -> Result<Vec<u8>> {
 
 /// Pages of SQLite's default size are pooled: allocators are slow with them.
 const POOLED_BYTES: usize = 4096;
-const POOLED: usize = 8;
+const POOLED: usize = 32;
 
 /// Larger buffers are freed.
 const SPARE_BYTES: usize = 64 << 10;

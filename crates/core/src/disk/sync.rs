@@ -26,16 +26,19 @@ impl<T> Mutex<T> {
     }
 
     /// Waits for it.
+    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.lock_soon().unwrap_or_else(|| self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// `None` if another has it for longer than moments.
+    #[inline]
     pub fn lock_soon(&self) -> Option<MutexGuard<'_, T>> {
         self.try_lock().or_else(|| look_again(|| self.try_lock()))
     }
 
     /// `None` while another has it.
+    #[inline]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         free(self.0.try_lock())
     }
@@ -46,6 +49,7 @@ impl<T> Mutex<T> {
     }
 }
 
+#[inline]
 fn free<T>(tried: TryLockResult<T>) -> Option<T> {
     match tried {
         Ok(guard) => Some(guard),
@@ -84,6 +88,7 @@ impl<T> RwLock<T> {
     }
 
     /// Waits for a writer, also for one that waits.
+    #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         let look = || free(self.0.try_read());
         look().unwrap_or_else(|| {
@@ -92,6 +97,7 @@ impl<T> RwLock<T> {
     }
 
     /// Waits for all others.
+    #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let look = || free(self.0.try_write());
         look().unwrap_or_else(|| {

@@ -208,5 +208,5 @@ fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &St
 pub(super) fn is_unchanged<'a>(db: &Database, mut pages: impl Iterator<Item = &'a PageNo>, tid: Tid) -> bool {
     let table = db.table.read();
     let is_newer = |page: &PageNo| table.newest_tid(*page).is_some_and(|newest| newest > tid);
-    (db.member().is_none() || table.knows_since(tid)) && !pages.any(|page| *page != PageNo::HEADER && is_newer(page))
+    (!table.is_shared || table.knows_since(tid)) && !pages.any(|page| *page != PageNo::HEADER && is_newer(page))
 }

@@ -50,18 +50,16 @@ impl Database {
         let table = self.table.read();
         // Before the look-up: else another process could overwrite home unseen. Once a newer slot
         // is followed, the table has no streamed images.
-        let member = self.member();
-        let others = member.as_ref().map(|m| (m.words.epoch(), m.generation.load(Ordering::SeqCst)));
+        let guard = table.is_shared.then(|| self.member());
+        let member = guard.as_ref().and_then(|member| member.as_ref());
+        let others = member.map(|m| (m.words.epoch(), m.generation.load(Ordering::SeqCst)));
         let place = table.find(page, tid);
         let theirs = others.and_then(|(epoch, sequence)| match place {
             ImageLocation::Home | ImageLocation::Unmade(_) => Some(Theirs::Epoch(epoch)),
             ImageLocation::Log(..) => Some(Theirs::Slot(sequence)),
             ImageLocation::Memory(_) | ImageLocation::Kept(..) => None,
         });
-        PageLookup {
-            place,
-            epochs: Epochs { ours, others: theirs.and_then(|theirs| member.clone().zip(Some(theirs))) },
-        }
+        PageLookup { place, epochs: Epochs { ours, others: theirs.and_then(|theirs| Some((member?.clone(), theirs))) } }
     }
 
     fn look_again(&self, found: &PageLookup, page: PageNo, tid: Tid) -> Result<PageLookup> {

@@ -219,6 +219,8 @@ pub struct PageTable {
     steps: VecDeque<TableChange>,
     /// A connection has asked for steps; stock SQLite never does.
     is_asked: AtomicBool,
+    /// Other processes may have kept images of its pages.
+    pub is_shared: bool,
 }
 
 impl PageTable {
@@ -586,7 +588,7 @@ impl PageTable {
     }
 
     pub fn clear(&mut self) {
-        *self = PageTable::default();
+        *self = PageTable { is_shared: self.is_shared, ..PageTable::default() };
     }
 }
 

@@ -160,7 +160,8 @@ impl Database {
     }
 
     fn set_member(&self, member: Option<Arc<Member>>) {
-        let _table = self.table.write();
+        let mut table = self.table.write();
+        table.is_shared = member.is_some();
         self.member.store(member);
     }
 

@@ -42,19 +42,6 @@ impl Default for Words {
     }
 }
 
-/// What the words lie in.
-#[derive(Debug)]
-enum WordsMemory {
-    /// Pages of a file.
-    Mapped { _map: MappedWords },
-    /// Read-only, with this process's stores.
-    Observed { _shared: MappedWords, _own: Arc<[Words]> },
-    /// On a simulated disk, or where mapping fails.
-    Memory { _words: Arc<[Words]> },
-    /// Private once the simulated process is dead.
-    Until { dead: Arc<AtomicBool>, shared: Arc<SharedWords>, own: Arc<[Words]> },
-}
-
 /// A file's first blocks, until it is dropped.
 #[derive(Debug)]
 struct MappedWords {
@@ -66,19 +53,25 @@ fn new_blocks(blocks: usize) -> Arc<[Words]> {
     (0..blocks.max(1)).map(|_| Words::default()).collect()
 }
 
-fn pointer(words: &Arc<[Words]>) -> NonNull<[Words]> {
-    NonNull::from(&**words)
-}
-
 /// The words of one file, at least a block.
 #[derive(Debug)]
 pub struct SharedWords {
-    /// The blocks, within the memory, of a living process.
+    /// The blocks, within the map or else the words.
     at: NonNull<[Words]>,
     /// The first block, for stores.
     own: NonNull<Words>,
-    simulated: bool,
-    memory: WordsMemory,
+    living: Option<LivingProcess>,
+    /// Pages of a file.
+    _map: Option<MappedWords>,
+    /// On a simulated disk, where mapping fails, and for stores beside a read-only map.
+    _words: Option<Arc<[Words]>>,
+}
+
+/// A simulated process, which stores into `shared` until it is dead.
+#[derive(Debug)]
+struct LivingProcess {
+    dead: Arc<AtomicBool>,
+    shared: Arc<SharedWords>,
 }
 
 // SAFETY: the memory belongs to this value alone, is not tied to a thread, and holds atomics only.
@@ -96,63 +89,54 @@ impl SharedWords {
     /// Not shared by other files.
     pub fn in_memory(blocks: usize) -> SharedWords {
         let words = new_blocks(blocks);
-        let at = pointer(&words);
-        SharedWords { at, own: at.cast(), simulated: false, memory: WordsMemory::Memory { _words: words } }
+        let at = NonNull::from(&*words);
+        SharedWords { at, own: at.cast(), living: None, _map: None, _words: Some(words) }
     }
 
     /// The first `blocks` of `file`. For a read-only one see [`SharedWords::to_write`].
     pub fn map(file: &File, blocks: usize) -> io::Result<SharedWords> {
         match MappedWords::of(file, blocks, |options, file| options.map_raw(file)) {
-            Ok(map) => {
-                let at = map.at;
-                Ok(SharedWords { at, own: at.cast(), simulated: false, memory: WordsMemory::Mapped { _map: map } })
-            }
+            Ok(map) => Ok(SharedWords { at: map.at, own: map.at.cast(), living: None, _map: Some(map), _words: None }),
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
-                let shared = MappedWords::of(file, blocks, |options, file| options.map_raw_read_only(file))?;
-                let own = new_blocks(blocks);
-                let (at, first) = (shared.at, pointer(&own).cast());
-                let memory = WordsMemory::Observed { _shared: shared, _own: own };
-                Ok(SharedWords { at, own: first, simulated: false, memory })
+                let map = MappedWords::of(file, blocks, |options, file| options.map_raw_read_only(file))?;
+                Ok(SharedWords { at: map.at, _map: Some(map), ..SharedWords::in_memory(blocks) })
             }
             Err(e) => Err(e),
         }
     }
 
+    /// Those that a living simulated process uses instead.
+    #[inline]
+    fn instead(&self) -> Option<&SharedWords> {
+        let living = self.living.as_ref()?;
+        (!living.dead.load(Ordering::SeqCst)).then_some(&*living.shared)
+    }
+
     /// The words of each block.
     #[inline]
     pub fn blocks(&self) -> &[Words] {
-        if self.simulated {
-            return self.simulated();
-        }
-        // SAFETY: `memory` holds it, aligned, until `self` is dropped, and it is all atomics.
-        unsafe { self.at.as_ref() }
-    }
-
-    #[cold]
-    fn simulated(&self) -> &[Words] {
-        match &self.memory {
-            WordsMemory::Until { dead, own, .. } if dead.load(Ordering::SeqCst) => own,
-            WordsMemory::Until { shared, .. } => shared.blocks(),
-            // SAFETY: as above.
-            _ => unsafe { self.at.as_ref() },
+        match self.instead() {
+            Some(shared) => shared.blocks(),
+            // SAFETY: `_map` or `_words` holds it, aligned, until `self` is dropped. It is all
+            // atomics.
+            None => unsafe { self.at.as_ref() },
         }
     }
 
     /// Private ones of the first block if the shared are read-only.
     #[inline]
     pub fn to_write(&self) -> &Words {
-        if self.simulated {
-            return self;
+        match self.instead() {
+            Some(shared) => shared.to_write(),
+            // SAFETY: as above; each backing has at least a block.
+            None => unsafe { self.own.as_ref() },
         }
-        // SAFETY: as above; each backing has at least a block.
-        unsafe { self.own.as_ref() }
     }
 
     /// For a simulated process: stores have no effect once it is `dead`.
     pub fn until(self: Arc<Self>, dead: Arc<AtomicBool>) -> SharedWords {
-        let own = new_blocks(self.blocks().len());
-        let at = pointer(&own);
-        SharedWords { at, own: at.cast(), simulated: true, memory: WordsMemory::Until { dead, shared: self, own } }
+        let own = SharedWords::in_memory(self.blocks().len());
+        SharedWords { living: Some(LivingProcess { dead, shared: self }), ..own }
     }
 
     /// A private copy.
@@ -204,11 +188,11 @@ impl Deref for SharedWords {
 
     #[inline]
     fn deref(&self) -> &Words {
-        if self.simulated {
-            return &self.simulated()[0];
+        match self.instead() {
+            Some(shared) => shared,
+            // SAFETY: as in `blocks`; each backing has at least a block.
+            None => unsafe { self.at.cast::<Words>().as_ref() },
         }
-        // SAFETY: as in `blocks`; each backing has at least a block.
-        unsafe { self.at.cast::<Words>().as_ref() }
     }
 }
 

@@ -34,7 +34,7 @@ impl<T> Mutex<T> {
     /// `None` if another has it for longer than moments.
     #[inline]
     pub fn lock_soon(&self) -> Option<MutexGuard<'_, T>> {
-        self.try_lock().or_else(|| look_again(|| self.try_lock()))
+        soon(|| self.try_lock())
     }
 
     /// `None` while another has it.
@@ -56,6 +56,11 @@ fn free<T>(tried: TryLockResult<T>) -> Option<T> {
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         Err(TryLockError::WouldBlock) => None,
     }
+}
+
+#[inline]
+fn soon<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    look().or_else(|| look_again(look))
 }
 
 /// Spins, then lets others run: its holder has it for moments, and a call of the kernel to sleep
@@ -90,19 +95,13 @@ impl<T> RwLock<T> {
     /// Waits for a writer, also for one that waits.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        let look = || free(self.0.try_read());
-        look().unwrap_or_else(|| {
-            look_again(look).unwrap_or_else(|| self.0.read().unwrap_or_else(PoisonError::into_inner))
-        })
+        soon(|| free(self.0.try_read())).unwrap_or_else(|| self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Waits for all others.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        let look = || free(self.0.try_write());
-        look().unwrap_or_else(|| {
-            look_again(look).unwrap_or_else(|| self.0.write().unwrap_or_else(PoisonError::into_inner))
-        })
+        soon(|| free(self.0.try_write())).unwrap_or_else(|| self.0.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

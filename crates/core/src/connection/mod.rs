@@ -199,8 +199,7 @@ impl Connection {
 
     /// How pages are split, how many cells keep room, and where records are rewritten.
     pub fn split(&self) -> (Split, u32, Updates) {
-        let writes = self.level >= LockLevel::Reserved;
-        let bundle = if writes { self.options.bundle } else { self.db.inner.lock().options.bundle };
+        let bundle = self.db.inner.lock().options.bundle;
         (bundle.split, bundle.reserve_cells, bundle.updates)
     }
 

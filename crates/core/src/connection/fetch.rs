@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use super::Connection;
-use super::role::{ReadTransaction, Role};
-use crate::base::types::PageNo;
+use super::role::Role;
 use crate::database::Database;
 use crate::database::mapped::Mapping;
-use crate::sqlite_format::home::{FileKind, State};
+use crate::sqlite_format::home::State;
 
 #[derive(Default)]
 pub(super) struct MappedHome {
@@ -45,15 +44,9 @@ impl Connection {
         if limit == 0 || self.may_show_too_much() {
             return None;
         }
-        let Role::Reader(ReadTransaction { state, looked: None, .. }) = &self.role else { return None };
-        let size = u64::from(state.page_bytes);
-        // Page 1 is made from the state.
-        let is_page = len as u64 == size && offset > 0 && offset.is_multiple_of(size);
-        if !is_page || state.kind != FileKind::Database || offset.saturating_add(size) > state.bytes() {
-            return None;
-        }
-        let page = PageNo(u32::try_from(offset / size + 1).ok()?);
-        let mapping = self.mapped.mapping(&self.db, state, limit)?;
+        let Role::Reader(reader) = &self.role else { return None };
+        let page = reader.whole_page(offset, len)?;
+        let mapping = self.mapped.mapping(&self.db, &reader.state, limit)?;
         let at = self.db.mappings.fetch(mapping, offset, len)?;
         self.habit.has_read = true;
         self.cache.note(page, false);

@@ -32,6 +32,29 @@ enum Shows {
 impl Connection {
     /// xRead; returns the bytes read, fewer only at the end.
     pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        match self.read_at_rest(buf, offset) {
+            Ok(false) => self.read_and_see(buf, offset),
+            read => self.noted(read.map(|_whole| buf.len())),
+        }
+    }
+
+    /// A page of the snapshot, where home rests. False: it is read in another way.
+    fn read_at_rest(&mut self, buf: &mut [u8], offset: u64) -> Result<bool> {
+        let Role::Reader(reader) = &self.role else { return Ok(false) };
+        if self.may_show_too_much() {
+            return Ok(false);
+        }
+        let Some(page) = reader.whole_page(offset, buf.len()) else { return Ok(false) };
+        let is_read = self.db.read_page_at_rest(&reader.state, page, &mut self.ahead, buf)?;
+        if is_read {
+            self.habit.has_read = true;
+            self.cache.note(page, false);
+        }
+        Ok(is_read)
+    }
+
+    #[inline(never)]
+    fn read_and_see(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let read = self.read(buf, offset);
         // Rule MergeIsSerial.
         let empties = self.role.txn().is_none() && self.looked().is_some();

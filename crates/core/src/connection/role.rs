@@ -38,6 +38,7 @@ use std::sync::atomic::Ordering;
 
 use super::looked::{self, ReadSet};
 use super::{Connection, LockLevel};
+use crate::base::types::PageNo;
 use crate::database::Phase;
 use crate::disk::DiskFile;
 use crate::pages::txn::Txn;
@@ -66,6 +67,19 @@ pub(super) struct ReadTransaction {
 }
 
 impl ReadTransaction {
+    /// The page of an ordinary database that is asked for; none of page 1, which is made from the
+    /// state, and none of a transaction of `concurrent=1`.
+    pub(super) fn whole_page(&self, offset: u64, len: usize) -> Option<PageNo> {
+        let state = &*self.state;
+        let size = u64::from(state.page_bytes);
+        let is_page = len as u64 == size && offset > 0 && offset.is_multiple_of(size);
+        let is_within = offset.saturating_add(size) <= state.bytes();
+        if !is_page || !is_within || state.kind != FileKind::Database || self.looked.is_some() {
+            return None;
+        }
+        PageNo::containing(offset, state.page_bytes)
+    }
+
     pub(super) fn runs_apart(&self) -> bool {
         matches!(&self.looked, Some(ReadSet { stage: looked::OptimisticStage::Apart, .. }))
     }

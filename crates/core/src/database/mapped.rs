@@ -73,7 +73,12 @@ impl Mappings {
         Some(mapping)
     }
 
-    /// The caller has looked at home under SHARED.
+    /// Home is plain, and no process writes it: it has each page of each snapshot of this process.
+    pub fn home_rests(&self) -> bool {
+        self.rests.load(Ordering::SeqCst)
+    }
+
+    /// The caller has looked at home under SHARED, and has no snapshot yet.
     pub fn begin(&self) {
         self.rests.store(true, Ordering::SeqCst);
     }
@@ -90,7 +95,7 @@ impl Mappings {
     pub fn fetch(&self, mapping: &Mapping, offset: u64, len: usize) -> Option<*const u8> {
         let at = mapping.memory.at(offset, len + OVERREAD_BYTES)?;
         let mut fetched = mapping.fetched.lock();
-        if !self.rests.load(Ordering::SeqCst) {
+        if !self.home_rests() {
             return None;
         }
         if fetched.has_kept {

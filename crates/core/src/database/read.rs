@@ -185,6 +185,40 @@ impl Database {
         }
     }
 
+    /// False: home does not rest, or ended to while it was read.
+    pub fn read_page_at_rest(
+        &self,
+        state: &Arc<State>,
+        page: PageNo,
+        ahead: &mut ReadAhead,
+        buf: &mut [u8],
+    ) -> Result<bool> {
+        let what = || self.what("cannot read");
+        if !self.mappings.home_rests() {
+            return Ok(false);
+        }
+        if let Some(image) = ahead.get(page, state) {
+            buf.copy_from_slice(image);
+            return Ok(true);
+        }
+        let size = state.page_bytes;
+        let count = ahead.plan(page, size, state.page_count);
+        if count > 1 {
+            let Ok(run) = ahead.room(count, size) else { return Ok(false) };
+            let read = self.home.read_at(run, page.offset(size)).context(what)?;
+            if self.mappings.home_rests() {
+                ahead.filled(state, page, read, u64::MAX);
+            }
+            let image = ahead.get(page, state);
+            return Ok(image.map(|image| buf.copy_from_slice(image)).is_some());
+        }
+        let read = self.home.read_at(buf, page.offset(size)).context(what)?;
+        if !self.mappings.home_rests() {
+            return Ok(false);
+        }
+        if read < buf.len() { Err(Error::home_ends_within(&self.path, page)) } else { Ok(true) }
+    }
+
     pub fn read_page_ahead(
         &self,
         state: &Arc<State>,

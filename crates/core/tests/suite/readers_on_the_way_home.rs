@@ -79,6 +79,33 @@ fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_abo
 }
 
 #[test]
+fn a_read_of_a_home_that_rests_is_of_its_snapshot_though_it_is_written_meanwhile() {
+    const PAGES: u64 = 12;
+    // The first page of several, and one by itself.
+    for asked in [[4, 5], [4, 9]] {
+        let (engine, process) = database(PAGES);
+        let open = || engine.open(Path::new("/db"), OpenMode::ReadWrite, &[]).unwrap();
+        let (mut reader, mut writer) = (open(), open());
+        reader.lock(LockLevel::Shared).unwrap();
+        let at = asked[1] * PAGE as u64;
+        process.at("/db", move |call| {
+            if matches!(call, Call::Read { offset, bytes } if offset == at && bytes >= PAGE) {
+                write(&mut writer, &numbered(1..PAGES, 1));
+                writer.pragma("checkpoint", None).unwrap().unwrap();
+            }
+        });
+        for page_number in asked {
+            let mut image = vec![0; PAGE];
+            assert_eq!(reader.read_at(&mut image, page_number * PAGE as u64).unwrap(), PAGE);
+            assert!(image == page(0), "page {page_number} of {asked:?}");
+        }
+        process.leave("/db");
+        reader.unlock(LockLevel::None).unwrap();
+        assert!(reads(&mut reader, 1..PAGES).iter().all(|image| *image == page(1)), "{asked:?}: it was written");
+    }
+}
+
+#[test]
 fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
     const PAGES: u64 = 12;
     for scheme in ["off", "dash"] {

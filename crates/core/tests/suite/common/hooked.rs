@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
+    Read { offset: u64, bytes: usize },
     Write { offset: u64, bytes: usize, durable: bool },
     Written { offset: u64 },
     Lock { start: u64, len: u64, kind: LockKind },
@@ -84,6 +85,11 @@ impl Disk for Hooked {
 }
 
 impl DiskFile for HookedFile {
+    fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.enter(Call::Read { offset, bytes: buf.len() });
+        self.file().read_once_at(buf, offset)
+    }
+
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.enter(Call::Write { offset, bytes: buf.len(), durable: false });
         self.file().write_at(buf, offset)?;
@@ -109,6 +115,6 @@ impl DiskFile for HookedFile {
 
     onewrite_core::forward_disk_file!(
         this => this.file();
-        id, len, read_once_at, sync, set_len, reserve, conflicts, shared_words, atomic_unit_bytes
+        id, len, sync, set_len, reserve, conflicts, shared_words, atomic_unit_bytes
     );
 }

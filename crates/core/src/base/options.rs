@@ -195,6 +195,11 @@ const NAMES: [&str; 18] = [
 ];
 
 impl Options {
+    /// Looks at an attached database are so far apart; `None`: it needs none.
+    pub fn look_after(&self) -> Option<Duration> {
+        (!self.idle.is_zero()).then(|| self.idle / 4)
+    }
+
     /// A preset's options.
     pub fn preset(preset: Preset) -> Self {
         Options {

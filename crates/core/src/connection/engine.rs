@@ -131,10 +131,10 @@ impl Engine {
         find(&self.databases.lock(), id)
     }
 
-    /// Calls `hook` whenever this process attaches to a log, or begins to keep SHARED:
-    /// [`Engine::look_after`] is due then. Returns whether a thread calls that. Set once; runs with
-    /// locks held.
-    pub fn on_attach(&self, hook: impl Fn() -> bool + Send + Sync + 'static) {
+    /// Calls `hook` whenever this process attaches to a log or begins to keep SHARED, with the time
+    /// in which [`Engine::look_after`] is due; `None`: never. `hook` returns whether a thread calls
+    /// that. Set once; runs with locks held.
+    pub fn on_attach(&self, hook: impl Fn(Option<Duration>) -> bool + Send + Sync + 'static) {
         let _ = self.attached.set(Box::new(hook));
     }
 
@@ -147,13 +147,18 @@ impl Engine {
         let look = |db: &Arc<Database>| {
             let told = |e: Error| failed(&db.path, &e);
             let kept = db.give_up_kept(now).map_err(told).ok().flatten();
-            let attached = db.attached_for().and_then(|_| {
+            let attached = db.looks_in().and_then(|_| {
                 db.rest_if_quiet(now).unwrap_or_else(told);
-                db.attached_for()
+                db.looks_in()
             });
-            [kept, attached.map(|idle| idle / 4)].into_iter().flatten().min()
+            [kept, attached].into_iter().flatten().min()
         };
         databases.iter().filter_map(look).min()
+    }
+
+    /// Whether this process surely has no database open. Waits for no lock.
+    pub fn is_unused(&self) -> bool {
+        self.databases.try_lock().is_some_and(|databases| databases.is_empty())
     }
 
     /// Detaches from all databases without a transaction, as the process ends.

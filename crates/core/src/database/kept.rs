@@ -78,7 +78,7 @@ impl Database {
     }
 
     fn watches_kept(&self, inner: &mut DatabaseState) -> bool {
-        *inner.kept.is_watched.get_or_insert_with(|| self.tell_attached())
+        *inner.kept.is_watched.get_or_insert_with(|| self.asks_to_look_within(Some(IDLE)))
     }
 
     /// Gives SHARED back that no transaction has taken for a while. Returns when to ask again, if

@@ -74,8 +74,9 @@ pub enum Phase {
     Poisoned(String),
 }
 
-/// Whether a thread looks after this process's databases now.
-pub type AttachHook = Arc<std::sync::OnceLock<Box<dyn Fn() -> bool + Send + Sync>>>;
+/// [`Engine::look_after`](crate::Engine::look_after) is due within this time, or never. Whether a
+/// thread will call it.
+pub type AttachHook = Arc<std::sync::OnceLock<Box<dyn Fn(Option<Duration>) -> bool + Send + Sync>>>;
 
 pub struct Plain {
     first: DatabaseHeader,

@@ -317,7 +317,7 @@ fn follow(
     }
     follow::catch_up(db, &member, inner, Reach::Visible)?;
     inner.phase = Phase::Live;
-    db.tell_attached();
+    db.tell_attached(inner);
     Ok(())
 }
 

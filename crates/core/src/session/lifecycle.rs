@@ -142,13 +142,17 @@ impl Database {
             let tail = Tail { slot, cursor };
             self.enrol(Member::found(self.files(), log, tail, due, options.psow, in_flight)?, inner);
         }
-        self.tell_attached();
+        self.tell_attached(inner);
         self.sign()?.map_or(Ok(()), |sign| self.begin_signed(inner.member.as_deref(), sign))
     }
 
+    pub fn tell_attached(&self, inner: &DatabaseState) {
+        self.asks_to_look_within(inner.options.look_after());
+    }
+
     /// Whether a thread looks after this database now.
-    pub fn tell_attached(&self) -> bool {
-        self.attached.get().is_some_and(|attached| attached())
+    pub fn asks_to_look_within(&self, time: Option<Duration>) -> bool {
+        self.attached.get().is_some_and(|attached| attached(time))
     }
 
     pub fn enrol(&self, member: Option<Arc<Member>>, inner: &mut DatabaseState) {

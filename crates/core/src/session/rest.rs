@@ -36,10 +36,10 @@ impl Database {
         inner.snapshots.is_empty() && inner.reserved.is_none() && self.alone.load(SeqCst) == 0
     }
 
-    pub fn attached_for(&self) -> Option<Duration> {
+    /// The time to the next look at an attached database; `None`: it needs none.
+    pub fn looks_in(&self) -> Option<Duration> {
         let inner = self.inner.lock();
-        let looked_after = inner.phase == Phase::Live && !inner.options.idle.is_zero();
-        looked_after.then(|| inner.options.idle)
+        if inner.phase == Phase::Live { inner.options.look_after() } else { None }
     }
 
     /// As the process ends, none of its connections comes back.

@@ -34,7 +34,7 @@ fn ground() -> Ground {
 /// A thread looks after the databases of the process that reads.
 fn ground_on(disk: impl Disk + Clone + 'static) -> Ground {
     let engine = Engine::new(Arc::new(disk.clone()));
-    engine.on_attach(|| true);
+    engine.on_attach(|_| true);
     ground_of(engine, disk)
 }
 
@@ -132,7 +132,7 @@ fn where_no_thread_would_give_it_back_no_lock_is_kept() {
         let disk = SimDisk::new(SimConfig::default());
         let engine = Engine::new(Arc::new(disk.clone()));
         if has_hook {
-            engine.on_attach(|| false);
+            engine.on_attach(|_| false);
         }
         let mut ground = ground_of(engine, disk);
         assert!(!ground.reads_often(Duration::from_millis(50)));

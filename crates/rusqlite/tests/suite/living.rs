@@ -234,6 +234,19 @@ fn wrote_and_rests(path: &Path) -> Remote {
     program
 }
 
+/// The thread that looks after databases has ended by then.
+#[test]
+fn a_program_that_asks_late_for_a_plain_file_gets_one() {
+    let (_dir, path) = at_rest();
+    let mut program = attached(&path);
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(program.sql("PRAGMA onewrite_idle='20ms'").unwrap(), "20ms");
+    until_at_rest(&path);
+    program.sql(INSERT).unwrap();
+    until_at_rest(&path);
+    program.close();
+}
+
 #[cfg(unix)]
 #[test]
 fn a_second_container_writes_the_same_file() {

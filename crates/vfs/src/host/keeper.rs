@@ -44,6 +44,8 @@ struct KeeperState {
     runs: bool,
     /// A database was attached since the thread looked.
     is_due: bool,
+    /// The thread sleeps until then.
+    sleeps_until: Option<Instant>,
 }
 
 /// The keeper that was made last.
@@ -64,22 +66,26 @@ pub(crate) fn keep(engine: &Arc<Engine>) {
         }
     }
     let keeper: &'static Keeper = keeper;
-    engine.on_attach(|| keeper.attached());
+    engine.on_attach(|within| keeper.attached(within));
 }
 
 impl Keeper {
-    /// A database was attached, or its lock is kept. Returns whether the thread runs. Locks of the
-    /// database are held here.
-    fn attached(&'static self) -> bool {
+    /// A database was attached, or its lock is kept; a look at it is due within that time, if at
+    /// all. Returns whether the thread runs. Locks of the database are held here.
+    fn attached(&'static self, within: Option<Duration>) -> bool {
         static AT_EXIT: Once = Once::new();
         AT_EXIT.call_once(|| {
             end::stay_loaded();
             end::at_exit(rest_at_exit);
         });
+        let Some(within) = within else { return false };
         let mut state = self.state.lock();
         state.is_due = true;
         if state.runs {
-            self.due.notify_one();
+            // To wake a thread costs as much as a commit: one that looks soon sleeps on.
+            if state.sleeps_until.is_some_and(|until| until > Instant::now() + within) {
+                self.due.notify_one();
+            }
             return true;
         }
         let spawned = end::without_signals(|| std::thread::Builder::new().name("onewrite".into()).spawn(|| self.run()));
@@ -98,9 +104,11 @@ impl Keeper {
                 self.engine.upgrade().and_then(|engine| engine.look_after(Instant::now(), failed))
             };
             let nap = next.map_or(LOOK.1, |next| next.clamp(LOOK.0, LOOK.1));
-            let state = self.state.lock();
+            let mut state = self.state.lock();
+            state.sleeps_until = Some(Instant::now() + nap);
             let woken = self.due.wait_timeout_while(state, nap, |state| !state.is_due);
             let (mut state, _) = woken.unwrap_or_else(PoisonError::into_inner);
+            state.sleeps_until = None;
             if !std::mem::take(&mut state.is_due) && next.is_none() {
                 state.runs = false;
                 return;
@@ -113,16 +121,16 @@ fn failed(path: &Path, error: &Error) {
     log::line(code::WARNING, &format!("{} stays in use while nothing uses it: {error}", path.display()));
 }
 
+fn engines() -> impl Iterator<Item = Arc<Engine>> {
+    // SAFETY: keepers are never freed.
+    let next = |keeper: *const Keeper| unsafe { keeper.as_ref() };
+    let newest = next(KEEPERS.load(Ordering::Acquire));
+    std::iter::successors(newest, move |keeper| next(keeper.next)).filter_map(|keeper| keeper.engine.upgrade())
+}
+
 /// The process ends by `exit()`, or by a return from `main`.
 extern "C" fn rest_at_exit() {
-    end::rest_within(EXIT_WAIT, || {
-        let mut keeper = KEEPERS.load(Ordering::Acquire).cast_const();
-        // SAFETY: keepers are never freed.
-        while let Some(kept) = unsafe { keeper.as_ref() } {
-            if let Some(engine) = kept.engine.upgrade() {
-                engine.rest(failed);
-            }
-            keeper = kept.next;
-        }
-    });
+    if engines().any(|engine| !engine.is_unused()) {
+        end::rest_within(EXIT_WAIT, || engines().for_each(|engine| engine.rest(failed)));
+    }
 }

@@ -114,6 +114,14 @@ fn main() {
         cc.debug(false);
     }
     cc.opt_level(if release { 2 } else { 1 }).flag("-fno-strict-aliasing").warnings(false).cargo_metadata(false);
+    if release {
+        // Else loops begin where the code before them happens to end, and no function that programs
+        // may call becomes part of its callers: a scan took 11 % longer.
+        for aligned in ["functions", "loops", "jumps"] {
+            cc.flag_if_supported(format!("-falign-{aligned}=64"));
+        }
+        cc.flag_if_supported("-fno-semantic-interposition");
+    }
     for (name, value) in OPTIONS {
         cc.define(name, value);
     }
@@ -155,6 +163,8 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-fuse-ld=lld");
     println!("cargo:rustc-cdylib-link-arg=-Wl,--version-script={}", exports.display());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libsqlite3.so.0");
+    // Else SQLite calls its own functions through a table, as if a program could replace them.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
     name_for_the_loader(&out);
 }
 

@@ -193,30 +193,20 @@ impl Database {
         ahead: &mut ReadAhead,
         buf: &mut [u8],
     ) -> Result<bool> {
-        let what = || self.what("cannot read");
         if !self.mappings.home_rests() {
             return Ok(false);
         }
-        if let Some(image) = ahead.get(page, state) {
-            buf.copy_from_slice(image);
+        if ahead.give(page, state, buf) {
             return Ok(true);
         }
-        let size = state.page_bytes;
-        let count = ahead.plan(page, size, state.page_count);
+        let count = ahead.plan(page, state.page_bytes, state.page_count);
         if count > 1 {
-            let Ok(run) = ahead.room(count, size) else { return Ok(false) };
-            let read = self.home.read_at(run, page.offset(size)).context(what)?;
-            if self.mappings.home_rests() {
-                ahead.filled(state, page, read, u64::MAX);
-            }
-            let image = ahead.get(page, state);
-            return Ok(image.map(|image| buf.copy_from_slice(image)).is_some());
+            self.read_home_ahead(state, page, count, u64::MAX, ahead, || self.mappings.home_rests())?;
+            return Ok(ahead.give(page, state, buf));
         }
-        let read = self.home.read_at(buf, page.offset(size)).context(what)?;
-        if !self.mappings.home_rests() {
-            return Ok(false);
-        }
-        if read < buf.len() { Err(Error::home_ends_within(&self.path, page)) } else { Ok(true) }
+        let read = self.home.read_at(buf, page.offset(state.page_bytes)).context(|| self.what("cannot read"))?;
+        // Of a page that ends too soon, the other way tells.
+        Ok(read == buf.len() && self.mappings.home_rests())
     }
 
     pub fn read_page_ahead(
@@ -231,15 +221,13 @@ impl Database {
         if page == PageNo::HEADER || !matches!(found.place, ImageLocation::Home) {
             return self.read_found(found, state, page, 0, buf).map(drop);
         }
-        if let Some(image) = ahead.get(page, state) {
-            buf.copy_from_slice(image);
+        if ahead.give(page, state, buf) {
             return Ok(());
         }
         let count = ahead.plan(page, size, state.page_count);
         if count > 1 {
             self.read_run(found.epochs, state, page, count, ahead)?;
-            if let Some(image) = ahead.get(page, state) {
-                buf.copy_from_slice(image);
+            if ahead.give(page, state, buf) {
                 return Ok(());
             }
             return self.read_page(state, page, 0, buf).map(drop);
@@ -256,7 +244,6 @@ impl Database {
         count: u32,
         ahead: &mut ReadAhead,
     ) -> Result<()> {
-        let size = state.page_bytes;
         let page = |n| PageNo(first.0 + n);
         let mut good = {
             let table = self.table.read();
@@ -270,9 +257,23 @@ impl Database {
                 }
             }
         }
+        self.read_home_ahead(state, first, count, good, ahead, || self.hold(&epochs))
+    }
+
+    /// `good` pages were home's before the read, and afterwards if home `holds`.
+    fn read_home_ahead(
+        &self,
+        state: &Arc<State>,
+        first: PageNo,
+        count: u32,
+        good: u64,
+        ahead: &mut ReadAhead,
+        holds: impl FnOnce() -> bool,
+    ) -> Result<()> {
+        let size = state.page_bytes;
         let Ok(run) = ahead.room(count, size) else { return Ok(()) };
         let read = self.home.read_at(run, first.offset(size)).context(|| self.what("cannot read"))?;
-        if self.hold(&epochs) {
+        if holds() {
             ahead.filled(state, first, read, good);
         }
         Ok(())

@@ -211,9 +211,9 @@ pub trait DiskFile: Send + Sync {
     }
     /// Reads at byte `offset` until `buf` is full or the file ends; returns the bytes read.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut done = self.read_once_at(buf, offset)?;
+        let mut done = 0;
         // Taken for the file's end, a short read gives SQLite zeros and recovery a missing record.
-        while let Some(rest) = buf.get_mut(done..).filter(|rest| done > 0 && !rest.is_empty()) {
+        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
             match self.read_once_at(rest, offset.saturating_add(done as u64))? {
                 0 => break,
                 n => done += n,

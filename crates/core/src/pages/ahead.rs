@@ -34,8 +34,12 @@ impl ReadAhead {
         self.next_count = 0;
     }
 
-    /// `state` must find the page in home.
-    pub fn get(&mut self, page: PageNo, state: &Arc<State>) -> Option<&[u8]> {
+    /// Whether `buf` got the page. `state` must find it in home.
+    pub fn give(&mut self, page: PageNo, state: &Arc<State>, buf: &mut [u8]) -> bool {
+        self.get(page, state).map(|image| buf.copy_from_slice(image)).is_some()
+    }
+
+    fn get(&mut self, page: PageNo, state: &Arc<State>) -> Option<&[u8]> {
         let nth = page.0.checked_sub(self.first).filter(|n| *n < self.count)?;
         let is_of = self.state.as_ref().is_some_and(|of| Arc::ptr_eq(of, state));
         if !is_of || self.good >> nth & 1 == 0 {

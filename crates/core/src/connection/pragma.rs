@@ -72,9 +72,6 @@ fn set(connection: &mut Connection, name: &str, value: &str) -> Result<String> {
     }
     let mut inner = db.inner.lock();
     db.set_options(&mut inner, options);
-    if name == "idle" && inner.phase == Phase::Live {
-        db.tell_attached(&inner);
-    }
     Ok(inner.options.get(name).unwrap_or_default())
 }
 

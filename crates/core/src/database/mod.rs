@@ -455,6 +455,10 @@ impl Database {
         self.concurrent.store(options.concurrent, Ordering::Relaxed);
         self.busy_ms.store(options.busy_ms, Ordering::Relaxed);
         inner.options = Arc::new(options);
+        if inner.phase == Phase::Live {
+            // Of `idle`.
+            self.tell_attached(inner);
+        }
     }
 
     pub fn begin(&self, inner: &DatabaseState, log: Log, home: HomeFile, home_tid: Tid) -> LiveDatabase {

@@ -1,8 +1,9 @@
 //! One thread of each process detaches databases that their connections leave alone, and gives back
 //! locks that they kept; the end of the process detaches the rest.
 //!
-//! The thread begins with the first attachment or kept lock, and ends once there is none. It takes
-//! no signals of the host. A child of a fork has none until it attaches to a database itself.
+//! The thread begins with the first attachment or kept lock that is to be looked at, and ends once
+//! there is none. It takes no signals of the host. A child of a fork has none until it attaches to
+//! a database itself.
 
 #![allow(unsafe_code)]
 

@@ -108,7 +108,12 @@ pub(crate) fn remember(message: &str, os_error: c_int) {
 
 /// Drops the message of this thread: the next failure is not ours to explain.
 pub(crate) fn forget() {
-    LAST.with_borrow_mut(|last| *last = (CString::default(), 0));
+    LAST.with_borrow_mut(|last| {
+        // An empty text is an allocation, too.
+        if !last.0.is_empty() || last.1 != 0 {
+            *last = (CString::default(), 0);
+        }
+    });
 }
 
 /// Message and `errno` of the last error on this thread, if the last one was ours.

@@ -275,10 +275,10 @@ impl Published {
             return db.wait_flushed(member, self.state.tid, self.durability, None);
         }
         self.scheme.wait(db, self.state.tid, turn.is_some())?;
-        if let Some(turn) = turn {
-            self.group.wait_for_others(self.state.tid, self.durability, turn, db)?;
+        match turn {
+            Some(turn) => self.group.wait_for_others(self.state.tid, self.durability, turn, db)?,
+            None => self.group.wait(self.state.tid, self.durability, db)?,
         }
-        self.group.wait(self.state.tid, self.durability, db)?;
         let member = db.member();
         let Some(member) = member.as_ref() else { return Ok(()) };
         if member.words.written() >= self.state.tid {

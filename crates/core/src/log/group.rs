@@ -462,19 +462,15 @@ impl Group {
         }
         let took = begun.map(|begun| begun.elapsed().min(USUAL_MAX));
         let is_to_publish = audience.is_to_publish();
+        if flush {
+            audience.flushed(target);
+        }
+        if let Some(state) = newest {
+            audience.show(state);
+        }
         let mut p = self.pending.lock();
         if let Some((buffer, _)) = bytes {
             p.give_back(buffer, self.block);
-        }
-        if flush || newest.is_some() {
-            drop(p);
-            if flush {
-                audience.flushed(target);
-            }
-            if let Some(state) = newest {
-                audience.show(state);
-            }
-            p = self.pending.lock();
         }
         p.frontier.end_write(target, flush);
         // Committers that were covered may return; others have joined.

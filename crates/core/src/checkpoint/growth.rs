@@ -26,7 +26,7 @@ pub fn make_room(
 ) -> Result<()> {
     let was_full = live.log.live_bytes() > 0;
     let new_pages = db.table.read().new_bytes() / u64::from(live.log.slot().page_bytes.max(1));
-    if was_full && pays(db, live, new_pages, transactions(live)) && may_grow_full(db, live, longer(live, options)) {
+    if was_full && pays(db, live, new_pages, transactions(live)) && may_grow_full(live, longer(live, options)) {
         grow(db, live, longer(live, options))?;
         if live.log.has_room(len, own_block) {
             return Ok(());
@@ -54,11 +54,11 @@ fn transactions(live: &LiveDatabase) -> u64 {
 }
 
 /// Other processes would have to find their places again.
-pub fn may_grow_full(db: &Database, live: &LiveDatabase, ring_bytes: u64) -> bool {
+pub fn may_grow_full(live: &LiveDatabase, ring_bytes: u64) -> bool {
     ring_bytes > live.log.slot().ring_bytes
         && live.log.fits_longer(ring_bytes)
         && !live.log.has_streamed()
-        && db.member().as_ref().is_none_or(|member| !member.has_others())
+        && live.member.as_ref().is_none_or(|member| !member.has_others())
 }
 
 /// The final record has page 1 whole.
@@ -82,7 +82,7 @@ pub fn fit(db: &Database, live: &mut LiveDatabase, options: &Options, len: u64) 
     if live.log.record_bytes_max() >= len || live.log.record_bytes_max_of(longer) < len {
         return Ok(());
     }
-    if may_grow_full(db, live, longer) {
+    if may_grow_full(live, longer) {
         return grow(db, live, longer);
     }
     match checkpoint(db, live, StreamedImages::Drop) {

@@ -65,8 +65,7 @@ impl Database {
         state: &State,
         pages: &[(PageNo, ImageLocation)],
     ) -> Result<bool> {
-        let member = self.member();
-        let Some(member) = member.as_ref() else { return Ok(true) };
+        let Some(member) = &live.member else { return Ok(true) };
         let words = &member.words;
         words.set_home_floor(state.tid);
         let others = member.pins_of_others()?;
@@ -156,7 +155,7 @@ fn empty_ring(db: &Database, live: &mut LiveDatabase, state: &State, stream: Str
         if table.is_empty() {
             live.kept = ImageFile::default();
         }
-        if let Some(member) = &inner.member {
+        if let Some(member) = &live.member {
             // Before the old records can be overwritten.
             member.note(live.log.slot(), &live.log.cursor());
             member.words.publish(state.tid, live.log.group().durable());
@@ -204,7 +203,7 @@ pub fn settle_mark(db: &Database, live: &mut LiveDatabase) -> Result<()> {
 /// fits (rule OneNumberOneState), and names are flushed (rule WrittenAgain). An error poisons.
 /// Returns the rest of that work.
 pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<RecoveryDebt> {
-    let due = db.member().as_ref().map_or(live.due, |member| member.words.due());
+    let due = live.member.as_ref().map_or(live.due, |member| member.words.due());
     if due.stayed == Some(live.log.last_tid()) {
         // Foreign changes to the log are flushed before a commit depends on them.
         live.log.group().written_beside();
@@ -213,7 +212,7 @@ pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<RecoveryD
     tell_record(db, live, tid).map_err(|e| db.poison_unless_short(e))?;
     live.due.untold = None;
     let rest = RecoveryDebt { untold: None, ..due };
-    if let Some(member) = db.member().as_ref() {
+    if let Some(member) = &live.member {
         member.words.set_due(rest);
     }
     Ok(rest)
@@ -248,13 +247,12 @@ pub fn write_home(
     state: &State,
     pages: Vec<(PageNo, ImageLocation)>,
 ) -> Result<()> {
-    let member = db.member();
     // Rule OldImageKept.
     pages.iter().try_for_each(|(page, place)| db.make_beside(*page, place))?;
     let nobody_else = !keeps(Case::KeptForOthers) || db.keep_for_others(live, state, &pages)?;
     let older = keep_for_snapshots(db, live, state, &pages)?;
     db.epoch.fetch_add(1, Ordering::SeqCst);
-    if let Some(member) = member.as_ref() {
+    if let Some(member) = &live.member {
         member.words.next_epoch();
     }
     write_pages(db, &*db.home, &mut live.home, state, pages)?;
@@ -368,7 +366,7 @@ fn keep_for_snapshots(
         return Ok(false);
     }
     let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
-    let member = db.member();
+    let member = live.member.clone();
     // It may find the page in images kept by another process.
     let is_kept = |page, tid| member.as_ref().map_or(Ok(false), |m| m.kept.has(page, tid));
     for (page, _) in pages {

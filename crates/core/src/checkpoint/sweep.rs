@@ -52,7 +52,7 @@ fn may_sweep(db: &Database, live: &LiveDatabase) -> bool {
     live.scheme.facts().all_in_log()
         && !db.is_shipped()
         && !db.table.read().has_layer()
-        && db.member().as_ref().is_none_or(|member| !member.has_others())
+        && live.member.as_ref().is_none_or(|member| !member.has_others())
 }
 
 fn due(db: &Database, live: &LiveDatabase, options: &Options) -> Option<AfterSweep> {
@@ -67,7 +67,7 @@ fn due(db: &Database, live: &LiveDatabase, options: &Options) -> Option<AfterSwe
     {
         return Some(AfterSweep::Slot);
     }
-    let ends_in_checkpoint = || !growth::may_grow_full(db, live, growth::longer(live, options));
+    let ends_in_checkpoint = || !growth::may_grow_full(live, growth::longer(live, options));
     (!is_long && live_bytes >= ring_bytes / 2 && new_bytes >= options.table_bytes / 2 && ends_in_checkpoint())
         .then_some(AfterSweep::Nothing)
 }

@@ -151,7 +151,7 @@ pub fn finish(c: &mut Commit<'_>, state: &State, stream: StreamIndex) -> Result<
 }
 
 pub fn seal(db: &Database, live: &mut LiveDatabase, state: &State, stream: StreamIndex) -> u32 {
-    if let Some(member) = db.member().as_ref() {
+    if let Some(member) = &live.member {
         // The record proves others' flushes, too (rule DamageIsTold).
         live.log.group().flushed_elsewhere(member.words.flushed());
     }

@@ -195,7 +195,7 @@ impl Connection {
         let goes_on = self.habit.returns_lock && !self.said.exclusive;
         let db = &*self.db;
         let mut writer = db.writer.lock();
-        db.check(db.member().as_deref())?;
+        db.check(writer.as_ref().and_then(LiveDatabase::member))?;
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         let Some(WriteTransaction { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
         let mut commit = Commit { db, live, txn, options: &self.options };
@@ -241,7 +241,7 @@ pub(super) fn stays_here(what: &str) -> Error {
 
 /// With the writer's place, the end of the log tells.
 pub(super) fn check_newest(db: &Database, live: Option<&LiveDatabase>, txn: &Txn) -> Result<()> {
-    db.check(db.member().as_deref())?;
+    db.check(live.and_then(LiveDatabase::member))?;
     let is_newest = live.is_some_and(|live| live.log.last_tid() == txn.base.tid);
     if is_newest || db.inner.lock().is_newest(&txn.base) { Ok(()) } else { Err(Error::BusySnapshot) }
 }

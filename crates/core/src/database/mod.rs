@@ -212,6 +212,8 @@ impl DatabaseState {
 
 /// Used only by the holder of the writer's place.
 pub struct LiveDatabase {
+    /// As [`Database::member`].
+    pub member: Option<Arc<Member>>,
     pub log: Log,
     pub home: HomeFile,
     /// TID of the slot's state, or of one placed since.
@@ -239,6 +241,7 @@ impl LiveDatabase {
         let (first_page, due) = (None, RecoveryDebt::default());
         let looked_at = Some(system::clock_rough());
         LiveDatabase {
+            member: None,
             log,
             home,
             home_tid,
@@ -252,6 +255,10 @@ impl LiveDatabase {
             looked_at,
             asked_at: looked_at,
         }
+    }
+
+    pub fn member(&self) -> Option<&Member> {
+        self.member.as_deref()
     }
 }
 

@@ -310,7 +310,7 @@ fn follow(
     let log = Log::join(member.log.clone(), slot.clone(), psow);
     **writer = Some(db.begin(inner, log, home, Tid::HOME));
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
-    db.enrol(Some(member.clone()), inner);
+    db.enrol(Some(member.clone()), writer, inner);
     if !member.observes && member.words.flushed() <= slot.base_tid && keeps(Case::MarkWithFirstRecord) {
         // The first process may flush its mark with its first record, unknown here.
         db.sync_home().map_err(|e| inner.poison(e))?;

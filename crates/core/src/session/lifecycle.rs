@@ -140,7 +140,7 @@ impl Database {
         if self.facts().all_in_log() && !inner.options.concurrent {
             let options = inner.options.clone();
             let tail = Tail { slot, cursor };
-            self.enrol(Member::found(self.files(), log, tail, due, options.psow, in_flight)?, inner);
+            self.enrol(Member::found(self.files(), log, tail, due, options.psow, in_flight)?, writer, inner);
         }
         self.tell_attached(inner);
         self.sign()?.map_or(Ok(()), |sign| self.begin_signed(inner.member.as_deref(), sign))
@@ -155,11 +155,14 @@ impl Database {
         self.attached.get().is_some_and(|attached| attached(time))
     }
 
-    pub fn enrol(&self, member: Option<Arc<Member>>, inner: &mut DatabaseState) {
+    pub fn enrol(&self, member: Option<Arc<Member>>, writer: &mut Option<LiveDatabase>, inner: &mut DatabaseState) {
         if let Some(member) = &member {
             inner.snapshots.tids().for_each(|tid| member.announce_unseen(tid));
         }
         self.set_member(member.clone());
+        if let Some(live) = writer {
+            live.member = member.clone();
+        }
         inner.member = member;
     }
 

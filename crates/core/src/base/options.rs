@@ -206,7 +206,7 @@ impl Options {
             preset: preset.name,
             bundle: preset.bundle,
             log_bytes: 4 << 20,
-            table_bytes: 4 << 20,
+            table_bytes: 8 << 20,
             stream_bytes: 4 << 20,
             busy_ms: 2000,
             concurrent: false,

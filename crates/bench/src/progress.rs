@@ -16,6 +16,11 @@ pub fn spelled(time: Duration) -> String {
     }
 }
 
+/// Why later runs are missing.
+pub fn interrupted(whole_runs: usize) -> String {
+    format!("run {} was interrupted; those before it count", whole_runs + 1)
+}
+
 pub struct Progress {
     bar: ProgressBar,
     terminal: bool,

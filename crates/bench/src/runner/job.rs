@@ -87,7 +87,7 @@ pub struct RunOutcome {
     /// Of each row, the block trace of the first run.
     pub traces: Vec<Option<Blocks>>,
     pub reference: String,
-    /// Sections that failed, with the reasons.
+    /// Sections that failed, and runs that were interrupted, with the reasons.
     pub failed: Vec<String>,
 }
 

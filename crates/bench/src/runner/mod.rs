@@ -16,7 +16,7 @@ use crate::engines::{self, BenchEngine, EngineKind, EngineSettings, KeyValueStor
 use crate::host::{self, Mount};
 use crate::numbers::measure::{INTERRUPTED, Probe};
 use crate::parameters::card::{self, Machine, Parameters};
-use crate::progress::Progress;
+use crate::progress::{self, Progress};
 use crate::workload::floor;
 use crate::workload::{
     self, CrashedProcess, Originals, Plan, SectionStage, Size, WARM_UP, WalStart, Workload, WorkloadCard,
@@ -165,9 +165,24 @@ struct Measurements {
     settings: BTreeMap<String, EngineSettings>,
     described: BTreeMap<String, WorkloadCard>,
     failed: BTreeMap<SectionKey, String>,
+    is_interrupted: bool,
 }
 
 impl Measurements {
+    /// The whole runs count: pairs are of one run.
+    fn interrupt(&mut self) {
+        self.measured.values_mut().for_each(|sections| sections.truncate(self.runs));
+        self.is_interrupted = true;
+    }
+
+    /// The reasons why parts are missing, each noted.
+    fn missing(&mut self, notes: &mut Vec<String>) -> Vec<String> {
+        let mut missing: Vec<String> = std::mem::take(&mut self.failed).into_values().collect();
+        missing.extend(self.is_interrupted.then(|| progress::interrupted(self.runs)));
+        notes.extend(missing.iter().map(|why| format!("not measured to the end: {why}")));
+        missing
+    }
+
     /// One section of every case and workload.
     fn run(
         &mut self,
@@ -356,7 +371,12 @@ fn measure(
             progress.extend(timing.sections);
         }
         let run_start = Instant::now();
-        measurements.run(job, place, timing, (&mut plans, &mut progress), (unsteady, lines))?;
+        let done = measurements.run(job, place, timing, (&mut plans, &mut progress), (unsteady, lines));
+        if done.is_err() && measurements.runs > 0 && INTERRUPTED.load(Ordering::Relaxed) {
+            measurements.interrupt();
+            break;
+        }
+        done?;
         timing.longest = timing.longest.max(run_start.elapsed());
         measurements.runs += 1;
         if measurements.runs == 1 && timing.free.is_none() {
@@ -415,12 +435,10 @@ pub fn run(mut job: Job) -> Result<RunOutcome> {
         simulated,
     };
     let (mut measurements, calls) = measure(&job, &place, &mut timing, &mut notes)?;
-    let failed: Vec<String> = std::mem::take(&mut measurements.failed).into_values().collect();
+    let failed = measurements.missing(&mut notes);
     if measurements.measured.is_empty() {
         bail!("nothing was measured: {}", failed.join("; "));
     }
-    notes.extend(failed.iter().map(|why| format!("failed, and not done again: {why}")));
-
     notes.extend(wal_note(&job));
     let rows = results::rows(&job, &measurements.measured, &calls);
     notes.extend(results::warn(&job, &measurements.measured));

@@ -3,6 +3,11 @@
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
+#[cfg(unix)]
+use std::{
+    io::{BufRead, BufReader},
+    process::Stdio,
+};
 
 const KEYS: [&str; 23] = [
     "engine",
@@ -552,14 +557,51 @@ fn a_section_that_fails_ends_only_itself() {
     let output = bench(dir.path(), &[&only[..], &["--replay", "twice.sql", "--json", "out.json"]].concat());
     let text = said(&output);
     assert!(!output.status.success() && text.contains("a part failed: stock/truncate replay, run 1"), "{text}");
-    assert!(
-        text.contains("INSERT") && text.contains("Note: failed, and not done again: stock/truncate replay"),
-        "{text}"
-    );
+    assert!(text.contains("INSERT") && text.contains("Note: not measured to the end: stock/truncate replay"), "{text}");
     let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("out.json")).unwrap()).unwrap();
     let runs: Vec<_> =
         json["results"].as_array().unwrap().iter().map(|r| r["tx_per_s_runs"].as_array().unwrap().len()).collect();
     assert_eq!(runs, [2], "{json}");
     let output = bench(dir.path(), &[&only[..], &["--replay", "absent.sql"]].concat());
     assert!(said(&output).contains("--replay absent.sql") && !said(&output).contains("run 1"), "{}", said(&output));
+}
+
+/// The interrupt comes when standard error has a line with `told`.
+#[cfg(unix)]
+fn interrupted(dir: &Path, options: &[&str], told: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onewrite"));
+    let command = command.arg("bench").args(options).current_dir(dir);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let first = lines.find(|line| line.contains(told));
+    assert!(first.is_some(), "it ended without a line with {told}");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let rest: Vec<String> = lines.collect();
+    let mut output = child.wait_with_output().unwrap();
+    output.stderr = rest.join("\n").into_bytes();
+    output
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_bench_tells_of_its_whole_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows =
+        ["--rows", "20", "--transactions", "10", "--runs", "100000", "--workload", "insert", "--json", "out.json"];
+    let only = ["--only", "stock/truncate", "--only", "stock/wal-full"];
+    let output = interrupted(dir.path(), &[&rows[..], &only].concat(), "the first run took");
+    let text = said(&output);
+    assert!(!output.status.success() && text.contains("was interrupted; those before it count"), "{text}");
+    let json: Value = serde_json::from_str(&std::fs::read_to_string(dir.path().join("out.json")).unwrap()).unwrap();
+    let runs = json["parameters"]["runs"].as_u64().unwrap();
+    let of = |row: &Value| row["tx_per_s_runs"].as_array().unwrap().len() as u64;
+    assert!(runs > 0 && json["results"].as_array().unwrap().iter().all(|row| of(row) == runs), "{json}");
+    let writers =
+        ["--suite", "threads", "--part", "writers", "--connections", "1", "--section-ms", "1000", "--runs", "6"];
+    let output = interrupted(dir.path(), &[&writers[..], &["--only", "stock/wal-full"]].concat(), "run 2 of 6");
+    let text = said(&output);
+    assert!(!output.status.success() && text.contains("run 2 was interrupted; those before it count"), "{text}");
+    assert!(text.contains("inserts, by 1\n stock/wal-full"), "{text}");
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["out.json"], "temporary directories are removed");
 }

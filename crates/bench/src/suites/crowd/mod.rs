@@ -29,7 +29,7 @@ use crate::host::Mount;
 use crate::numbers::measure::{INTERRUPTED, histogram, median, round};
 use crate::parameters::card::{self, Machine};
 use crate::parameters::suite::{CrowdPart, SuiteOptions};
-use crate::progress::Progress;
+use crate::progress::{self, Progress};
 use crate::report::leads::{self, Contender};
 use crate::text;
 
@@ -45,6 +45,7 @@ use serde::Serialize;
 use shape::SectionShape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use worker::{Worker, WorkerOrder, WorkerResult};
 pub use worker::{WorkerKind, process};
@@ -169,7 +170,7 @@ fn drive(
             shape.verify_step(*step, &writers, keeper)?;
         }
         measured.push(MeasuredStep { writers, readers, log_bytes: engine.log_bytes(path) });
-        if INTERRUPTED.load(std::sync::atomic::Ordering::Relaxed) {
+        if INTERRUPTED.load(Relaxed) {
             bail!("interrupted");
         }
     }
@@ -284,6 +285,8 @@ struct Measured {
     sections: Sections,
     periodic: Vec<PeriodicRow>,
     failed: Vec<String>,
+    /// Whole ones.
+    runs: usize,
 }
 
 /// Each section in each run.
@@ -300,11 +303,12 @@ fn measure(
     let now_and_then = rhythmic(args, place, engines);
     let periodic_runs = if now_and_then.is_empty() { 0 } else { runs };
     let timed = Duration::from_millis(timed_ms) + periodic::takes() * periodic_runs as u32;
-    let how_long = format!("{} and the time between them", crate::progress::spelled(timed));
+    let how_long = format!("{} and the time between them", progress::spelled(timed));
     let progress = Progress::new(runs * shapes.iter().map(|s| of(s).len()).sum::<usize>() + periodic_runs, &how_long);
     let mut sections = Sections::new();
     let mut failed: BTreeMap<(usize, CrowdEngine), String> = BTreeMap::new();
-    for run in 0..runs {
+    let mut interrupted = None;
+    'runs: for run in 0..runs {
         for (at, shape) in shapes.iter().enumerate() {
             let engines = of(shape);
             for turn in 0..engines.len() {
@@ -317,7 +321,12 @@ fn measure(
                 let seed = args.common.seed.wrapping_mul(1000) + run as u64;
                 match section(place, dir, shape, engine, seed) {
                     Ok(done) => sections.entry((at, engine)).or_default().push(done),
-                    Err(e) if INTERRUPTED.load(std::sync::atomic::Ordering::Relaxed) => return Err(e),
+                    Err(_) if run > 0 && INTERRUPTED.load(Relaxed) => {
+                        sections.values_mut().for_each(|sections| sections.truncate(run));
+                        interrupted = Some(run);
+                        break 'runs;
+                    }
+                    Err(e) if INTERRUPTED.load(Relaxed) => return Err(e),
                     Err(e) => drop(failed.insert((at, engine), format!("{what}, run {}: {e:#}", run + 1))),
                 }
             }
@@ -325,16 +334,17 @@ fn measure(
     }
     let mut failed: Vec<String> = failed.into_values().collect();
     let mut periodic = Vec::new();
-    if !now_and_then.is_empty() {
+    if !now_and_then.is_empty() && interrupted.is_none() {
         let say = |text: &str| progress.section(text);
         match periodic::measure(dir, &now_and_then, &periodic::RHYTHMS, (runs, args.common.seed), say) {
             Ok(rows) => periodic = rows,
-            Err(e) if INTERRUPTED.load(std::sync::atomic::Ordering::Relaxed) => return Err(e),
+            Err(e) if INTERRUPTED.load(Relaxed) => return Err(e),
             Err(e) => failed.push(format!("commits now and then: {e:#}")),
         }
     }
+    failed.extend(interrupted.map(progress::interrupted));
     progress.done();
-    Ok(Measured { sections, periodic, failed })
+    Ok(Measured { sections, periodic, failed, runs: interrupted.unwrap_or(runs) })
 }
 
 /// The engines of the part `periodic`, if it is measured.
@@ -363,7 +373,7 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
         think_ms: args.crowd.think_ms,
     };
     let shapes = shape::all(place, &args.crowd.part, &sizes);
-    let Measured { sections, periodic, failed } = measure(args, place, (&shapes, &engines), dir.path(), runs)?;
+    let Measured { sections, periodic, failed, runs } = measure(args, place, (&shapes, &engines), dir.path(), runs)?;
     let rows = rows(&shapes, &engines, &sections)?;
     let is_empty = rows.is_empty() && periodic.is_empty();
     ensure!(failed.is_empty() || !is_empty, "nothing was measured: {}", failed.join("; "));
@@ -398,7 +408,7 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     if !periodic.is_empty() {
         below.extend(periodic::below());
     }
-    below.extend(failed.iter().map(|why| format!("Note: failed, and not done again: {why}")));
+    below.extend(failed.iter().map(|why| format!("Note: not measured to the end: {why}")));
     let leads = leads(&rows);
     print!("{}", told(&rows, &periodic, leads.iter().chain(&below), &parameters, text::columns()));
     files.write(&CrowdJson { parameters: &parameters, results: &rows, periodic: &periodic }, || {

@@ -232,7 +232,7 @@ impl SchemesSuite {
         if samples.iter().flatten().all(Vec::is_empty) && !failed.is_empty() {
             bail!("nothing was measured: {}", failed.join("; "));
         }
-        self.notes.extend(failed.iter().map(|why| format!("failed, and not done again: {why}")));
+        self.notes.extend(failed.iter().map(|why| format!("not measured to the end: {why}")));
         Ok((samples, runs))
     }
 

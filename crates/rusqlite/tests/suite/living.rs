@@ -22,6 +22,9 @@ fn at_rest() -> (TempDir, PathBuf) {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("a.db");
     open(&path, "").unwrap().execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1)").unwrap();
+    // A program that another test starts has this process's files until it is executed, and with
+    // them the locks that a close takes.
+    open_stock(&path).execute_batch("BEGIN EXCLUSIVE; ROLLBACK").unwrap();
     (dir, path)
 }
 

@@ -99,34 +99,30 @@ impl Fault {
 
 thread_local! {
     /// Message and `errno` of the last error on this thread.
-    static LAST: RefCell<(CString, c_int)> = RefCell::new((CString::default(), 0));
+    static LAST: RefCell<Option<(CString, c_int)>> = const { RefCell::new(None) };
 }
 
 pub(crate) fn remember(message: &str, os_error: c_int) {
-    LAST.with_borrow_mut(|last| *last = (c_text(&printable(message)), os_error));
+    let told = Some((c_text(&printable(message)), os_error));
+    LAST.set(told.filter(|(message, _)| !message.is_empty()));
 }
 
 /// Drops the message of this thread: the next failure is not ours to explain.
 pub(crate) fn forget() {
-    LAST.with_borrow_mut(|last| {
-        // An empty text is an allocation, too.
-        if !last.0.is_empty() || last.1 != 0 {
-            *last = (CString::default(), 0);
-        }
-    });
+    LAST.set(None);
 }
 
 /// Message and `errno` of the last error on this thread, if the last one was ours.
 pub(crate) fn last() -> Option<(String, c_int)> {
-    LAST.with_borrow(|(message, os_error)| {
-        (!message.is_empty()).then(|| (message.to_string_lossy().into_owned(), *os_error))
+    LAST.with_borrow(|last| {
+        last.as_ref().map(|(message, os_error)| (message.to_string_lossy().into_owned(), *os_error))
     })
 }
 
 /// The same for C; null where there is none. Valid until the next call of onewrite's on this
 /// thread.
 pub(crate) fn last_pointer() -> *const c_char {
-    LAST.with_borrow(|(message, _)| if message.is_empty() { ptr::null() } else { message.as_ptr() })
+    LAST.with_borrow(|last| last.as_ref().map_or(ptr::null(), |(message, _)| message.as_ptr()))
 }
 
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {

@@ -58,7 +58,7 @@ pub fn may_grow_full(live: &LiveDatabase, ring_bytes: u64) -> bool {
     ring_bytes > live.log.slot().ring_bytes
         && live.log.fits_longer(ring_bytes)
         && !live.log.has_streamed()
-        && live.member.as_ref().is_none_or(|member| !member.has_others())
+        && !live.has_other_processes()
 }
 
 /// The final record has page 1 whole.
@@ -115,8 +115,8 @@ fn grow(db: &Database, live: &mut LiveDatabase, ring_bytes: u64) -> Result<()> {
     }
     // Before the first record, both slots tell of the new ring (rule SlotBeforeReuse), and others
     // learn each before the next.
-    db.tell_slot(live);
+    live.tell_slot();
     live.log.settle_slots().map_err(|e| db.poison(e))?;
-    db.tell_slot(live);
+    live.tell_slot();
     Ok(())
 }

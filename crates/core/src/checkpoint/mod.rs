@@ -48,15 +48,6 @@ impl Database {
         Ok(())
     }
 
-    /// Others follow a new slot (rule SlotBeforeReuse), also if its transaction fails. The caller
-    /// has the writer's place.
-    pub fn tell_slot(&self, live: &LiveDatabase) {
-        let inner = self.inner.lock();
-        if let Some(member) = inner.member.as_ref().filter(|_| keeps(Case::SlotTold)) {
-            member.note(live.log.slot(), &live.log.cursor());
-        }
-    }
-
     /// Keeps home's images for readers of other processes before those of `state` come. True if
     /// none reads an older state. The caller has the writer's place.
     pub fn keep_for_others(
@@ -94,6 +85,15 @@ impl Database {
             member.kept.finish(run)?;
         }
         Ok(!needed)
+    }
+}
+
+impl LiveDatabase {
+    /// Others follow a new slot (rule SlotBeforeReuse), also if its transaction fails.
+    pub fn tell_slot(&self) {
+        if let Some(member) = self.member().filter(|_| keeps(Case::SlotTold)) {
+            member.note(self.log.slot(), &self.log.cursor());
+        }
     }
 }
 
@@ -166,7 +166,7 @@ fn empty_ring(db: &Database, live: &mut LiveDatabase, state: &State, stream: Str
     if stream == StreamedImages::Drop && live.log.has_streamed() {
         // The second slot may replace the one that others know (rule SlotBeforeReuse).
         live.log.settle_slots()?;
-        db.tell_slot(live);
+        live.tell_slot();
     }
     if stream == StreamedImages::Drop {
         live.log.stream_drop(0)?;

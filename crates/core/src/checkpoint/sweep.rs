@@ -49,10 +49,7 @@ pub fn advance(db: &Database, live: &mut LiveDatabase, options: &Options) -> Res
 
 /// With other writers, whole checkpoints follow.
 fn may_sweep(db: &Database, live: &LiveDatabase) -> bool {
-    live.scheme.facts().all_in_log()
-        && !db.is_shipped()
-        && !db.table.read().has_layer()
-        && live.member.as_ref().is_none_or(|member| !member.has_others())
+    live.scheme.facts().all_in_log() && !db.is_shipped() && !db.table.read().has_layer() && !live.has_other_processes()
 }
 
 fn due(db: &Database, live: &LiveDatabase, options: &Options) -> Option<AfterSweep> {
@@ -189,7 +186,7 @@ fn slice(db: &Database, live: &mut LiveDatabase, sweep: &mut Sweep, state: &Stat
 /// The slot makes older records unneeded (rule HomeBeforeSlot).
 fn finish(db: &Database, live: &mut LiveDatabase, sweep: &Sweep) -> Result<()> {
     live.log.begin_at(&sweep.to, &sweep.state, live.scheme.facts())?;
-    db.tell_slot(live);
+    live.tell_slot();
     live.home_tid = sweep.to.last_tid;
     if !db.table.read().keeps_in_file() {
         live.kept = ImageFile::default();

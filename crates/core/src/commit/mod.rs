@@ -99,10 +99,10 @@ fn encode(c: &mut Commit<'_>, due: RecoveryDebt) -> Result<PreparedCommit> {
         // Rule StoreHasIt.
         db.wait_all_shipped()?;
         live.log.checkpointed(&txn.base, facts, txn.page_bytes).map_err(|e| db.poison(e))?;
-        db.tell_slot(live);
+        live.tell_slot();
         // No record of another page size can be read under the slot (rule SlotBeforeReuse).
         live.log.settle_slots().map_err(|e| db.poison(e))?;
-        db.tell_slot(live);
+        live.tell_slot();
     }
     let last = live.log.last_tid();
     // Rule FlushedStays.

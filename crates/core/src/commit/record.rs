@@ -65,7 +65,7 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> 
         growth::make_room(db, live, options, (len, own_block(options)), keep)?;
         if !live.log.has_room(len, own_block(options)) && live.log.live_bytes() == 0 {
             live.log.rewind().map_err(|e| db.poison(e))?;
-            db.tell_slot(live);
+            live.tell_slot();
         }
     }
     if !live.log.has_room(len, own_block(options)) {

@@ -260,6 +260,10 @@ impl LiveDatabase {
     pub fn member(&self) -> Option<&Member> {
         self.member.as_deref()
     }
+
+    pub fn has_other_processes(&self) -> bool {
+        self.member().is_some_and(Member::has_others)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

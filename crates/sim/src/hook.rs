@@ -134,8 +134,12 @@ impl DiskFile for HookFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.sync_from(0)
+    }
+
+    fn sync_from(&self, from: u64) -> io::Result<()> {
         self.disk.pass(Op::Sync, &self.path, (0, 0));
-        self.file.sync()
+        self.file.sync_from(from)
     }
 
     fn finish_write_back(&self, from: u64) -> io::Result<()> {

@@ -198,16 +198,20 @@ impl DiskFile for ProcessFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.sync_from(0)
+    }
+
+    fn sync_from(&self, from: u64) -> io::Result<()> {
         if self.disk.call() {
             if self.disk.sim.ops().is_multiple_of(2) {
                 // The process dies before it can tell of the failed flush: the pages stay in the
                 // cache as clean.
                 self.disk.sim.fail_nth(Op::Sync, 1, ErrorKind::Other);
-                let _ = self.file().sync();
+                let _ = self.file().sync_from(from);
             }
             self.disk.die();
         }
-        self.file().sync()
+        self.file().sync_from(from)
     }
 
     fn finish_write_back(&self, from: u64) -> io::Result<()> {

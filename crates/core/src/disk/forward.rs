@@ -129,6 +129,9 @@ macro_rules! forward_disk_file {
     (@ begin_write_back $this:ident $to:expr) => {
         fn begin_write_back(&self, offset: u64, len: u64) { let $this = self; $to.begin_write_back(offset, len) }
     };
+    (@ sync_from $this:ident $to:expr) => {
+        fn sync_from(&self, from: u64) -> std::io::Result<()> { let $this = self; $to.sync_from(from) }
+    };
     (@ finish_write_back $this:ident $to:expr) => {
         fn finish_write_back(&self, from: u64) -> std::io::Result<()> { let $this = self; $to.finish_write_back(from) }
     };

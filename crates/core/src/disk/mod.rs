@@ -229,6 +229,11 @@ pub trait DiskFile: Send + Sync {
     fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()>;
     /// Makes all of the file, and its length, durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
+    /// Makes the bytes from `from` on, and the length, durable; perhaps those before, too.
+    fn sync_from(&self, from: u64) -> io::Result<()> {
+        let _all_of_it = from;
+        self.sync()
+    }
     /// The first byte outside holes from `offset` on, or `offset` where holes are unknown; `None`
     /// if there is none.
     fn next_data(&self, offset: u64) -> io::Result<Option<u64>> {

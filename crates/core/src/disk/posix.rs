@@ -14,6 +14,7 @@ use rustix::io::Errno;
 
 use super::look::FileFacts;
 use super::processes::FileUser;
+use super::real::KeptMap;
 use super::{FileId, FileSeal};
 
 #[cfg(target_vendor = "apple")]
@@ -64,6 +65,11 @@ fn lock_call(file: &File, call: c_int, lock: *mut RangeLock) -> rustix::io::Resu
         -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
         _ => Ok(()),
     }
+}
+
+/// Flushes the whole file.
+pub fn flush_from(file: &File, _kept: &KeptMap, _from: u64) -> io::Result<()> {
+    Ok(own::flush(file)?)
 }
 
 pub fn begin_write_back(_file: &File, _offset: u64, _len: u64) {}

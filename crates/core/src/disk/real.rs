@@ -20,6 +20,7 @@ use super::common::{self, ATOMIC_UNIT_BYTES_MIN, directory_of};
 use super::forked::ForkSafeFile;
 use super::mapped::MappedFile;
 use super::processes::ProcessTag;
+use super::shared::ForkSafeMap;
 use super::sync::Mutex;
 use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
 use super::{host, look};
@@ -48,6 +49,7 @@ impl RealDisk {
             file: ForkSafeFile::by(|| at_descriptor(open(&id)?, 3))?,
             id,
             words: OnceLock::new(),
+            kept_map: KeptMap::default(),
             atomic_unit: OnceLock::new(),
             without_dsync: AtomicBool::new(false),
             atomic_units: self.atomic_units.clone(),
@@ -269,11 +271,16 @@ fn restrict(file: &File, access: Access) -> io::Result<()> {
     file.set_permissions(fs::Permissions::from_mode(mode))
 }
 
+/// The last one of a file, to be used again.
+pub(super) type KeptMap = Mutex<Option<Arc<ForkSafeMap>>>;
+
 #[derive(Debug)]
 struct RealFile {
     file: ForkSafeFile,
     id: OnceLock<FileId>,
     words: OnceLock<Arc<SharedWords>>,
+    /// For [`DiskFile::sync_from`].
+    kept_map: KeptMap,
     atomic_unit: OnceLock<u32>,
     /// The system or file system has no such call.
     without_dsync: AtomicBool,
@@ -423,6 +430,10 @@ impl DiskFile for RealFile {
     fn sync(&self) -> io::Result<()> {
         // Not retried, even after EINTR: a second fdatasync may say Ok without a write.
         Ok(host::flush(&self.file)?)
+    }
+
+    fn sync_from(&self, from: u64) -> io::Result<()> {
+        host::flush_from(&self.file, &self.kept_map, from)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -646,6 +657,7 @@ mod tests {
             file: ForkSafeFile::by(|| OpenOptions::new().read(true).write(true).create_new(true).open(path)).unwrap(),
             id: OnceLock::new(),
             words: OnceLock::new(),
+            kept_map: KeptMap::default(),
             atomic_unit: OnceLock::new(),
             without_dsync: AtomicBool::new(true),
             atomic_units: AtomicUnits::default(),

@@ -42,11 +42,42 @@ impl Default for Words {
     }
 }
 
+/// A mapping that no forked child has.
+#[derive(Debug)]
+pub(super) struct ForkSafeMap(ManuallyDrop<MmapRaw>);
+
+impl ForkSafeMap {
+    /// No fork happens during `map`.
+    pub(super) fn by(map: impl FnOnce() -> io::Result<MmapRaw>) -> io::Result<ForkSafeMap> {
+        let mut no_fork = NoFork::new();
+        let map = map()?;
+        no_fork.mapped(map.as_ptr().addr(), map.len());
+        Ok(ForkSafeMap(ManuallyDrop::new(map)))
+    }
+}
+
+impl Drop for ForkSafeMap {
+    fn drop(&mut self) {
+        let mut no_fork = NoFork::new();
+        no_fork.unmapped(self.0.as_ptr().addr(), self.0.len());
+        // SAFETY: this is its last use.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
+}
+
+impl Deref for ForkSafeMap {
+    type Target = MmapRaw;
+
+    fn deref(&self) -> &MmapRaw {
+        &self.0
+    }
+}
+
 /// A file's first blocks, until it is dropped.
 #[derive(Debug)]
 struct MappedWords {
     at: NonNull<[Words]>,
-    map: ManuallyDrop<MmapRaw>,
+    _map: ForkSafeMap,
 }
 
 fn new_blocks(blocks: usize) -> Arc<[Words]> {
@@ -166,20 +197,9 @@ impl MappedWords {
         if look::at(file)?.bytes < len as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let mut no_fork = NoFork::new();
-        let map = map(MmapOptions::new().len(len), file)?;
+        let map = ForkSafeMap::by(|| map(MmapOptions::new().len(len), file))?;
         let at = NonNull::new(map.as_mut_ptr().cast::<Words>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        no_fork.mapped(at.addr().get(), len);
-        Ok(MappedWords { at: NonNull::slice_from_raw_parts(at, blocks), map: ManuallyDrop::new(map) })
-    }
-}
-
-impl Drop for MappedWords {
-    fn drop(&mut self) {
-        let mut no_fork = NoFork::new();
-        no_fork.unmapped(self.at.addr().get(), self.at.len() * BYTES);
-        // SAFETY: this is its last use, and nothing borrowed from `self` outlives it.
-        unsafe { ManuallyDrop::drop(&mut self.map) };
+        Ok(MappedWords { at: NonNull::slice_from_raw_parts(at, blocks), _map: map })
     }
 }
 

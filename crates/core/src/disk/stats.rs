@@ -146,6 +146,12 @@ impl DiskFile for CountedFile {
         self.file.sync()
     }
 
+    fn sync_from(&self, from: u64) -> io::Result<()> {
+        Stats::add(&self.stats.flushes, 1);
+        Stats::add(&self.stats.syncs, 1);
+        self.file.sync_from(from)
+    }
+
     crate::forward_disk_file!(
         this => this.file;
         id, made, access, is_unlinked, len, read_once_at, next_data, begin_write_back, finish_write_back, seal, has_seal, set_len, reserve, try_lock, unlock, conflicts, posix_owner, shared_words, map,

@@ -661,6 +661,12 @@ impl LogFile {
         self.file.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
 
+    /// Without block 0: a store to the words that processes share would be a write of each flush.
+    pub(crate) fn flush_records(&self, block_bytes: u32) -> Result<()> {
+        let flushed = self.file.sync_from(block_bytes.into());
+        flushed.map_err(|error| Error::Io { what: self.what("cannot flush"), error })
+    }
+
     /// Zeros the ring (rule NothingLeftBehind).
     pub(crate) fn wipe(&self, slot: &Slot) -> Result<()> {
         self.zero(slot.ring_at(), slot.ring_bytes)

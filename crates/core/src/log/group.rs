@@ -510,7 +510,8 @@ impl Group {
         }
         if sync {
             // Also one that says the disk is full.
-            self.file.sync().map_err(|error| Error::Io { what: what("flush"), error })?;
+            let flushed = self.file.sync_from(self.block as u64);
+            flushed.map_err(|error| Error::Io { what: what("flush"), error })?;
         }
         Ok(())
     }

@@ -157,8 +157,9 @@ impl Database {
         let began_us = now_us();
         words.covered().copy(&words.awaiting());
         let target = words.written();
+        let block_bytes = member.tail.lock().slot.block_bytes;
         // Another process's failed flush may have hidden a loss.
-        match member.log.flush().and_then(|()| self.check(Some(member))) {
+        match member.log.flush_records(block_bytes).and_then(|()| self.check(Some(member))) {
             Ok(()) => {
                 let ended_us = now_us();
                 words.flush_ended().store(ended_us, SeqCst);

@@ -192,6 +192,6 @@ impl DiskFile for MachineFile {
 
     onewrite_core::forward_disk_file!(
         this => this.file()?;
-        made, is_unlinked, len, read_once_at, write_at, write_durable_at, sync, finish_write_back, seal, has_seal, set_len, reserve
+        made, is_unlinked, len, read_once_at, write_at, write_durable_at, sync, sync_from, finish_write_back, seal, has_seal, set_len, reserve
     );
 }

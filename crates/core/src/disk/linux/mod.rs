@@ -3,6 +3,7 @@
 mod look;
 mod network;
 mod processes;
+mod range_flush;
 mod write_back;
 
 use std::fs::{self, File};
@@ -21,6 +22,7 @@ use rustix::thread::futex;
 pub use look::{at, at_name, at_path, made};
 pub use network::shared_at;
 pub use processes::{namespace, process_text, thread_number, thread_state, users_of};
+pub use range_flush::flush_from;
 pub use write_back::{begin_write_back, finish_write_back, seal, sealed};
 
 pub fn write_flushed(file: &File, buf: &[u8], offset: u64) -> rustix::io::Result<usize> {

@@ -113,9 +113,11 @@ impl CachedFile {
         self.view.resize(len);
     }
 
-    pub fn flush(&mut self) {
+    /// From the unit of `from` on, with every length.
+    pub fn flush(&mut self, from: usize) {
         self.commit_lengths(self.lengths.len());
-        for (index, unit) in std::mem::take(&mut self.units) {
+        let flushed = self.units.split_off(&(from / self.unit));
+        for (index, unit) in flushed {
             match unit.versions.last() {
                 Some(last) if !last.limbo => self.put_on_medium(index, &last.bytes),
                 Some(_) => {

@@ -115,9 +115,13 @@ impl DiskFile for SimFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.sync_from(0)
+    }
+
+    fn sync_from(&self, from: u64) -> io::Result<()> {
         let mut state = self.state.lock();
         let fate = state.begin_on(Op::Sync, self.ino, 0, 0)?;
-        state.inode(self.ino).flush(fate);
+        state.inode(self.ino).flush(fate, from);
         state.end_flush(fate);
         fate.error()?;
         if state.config.sync_covers_creation {

@@ -73,9 +73,9 @@ struct Inode {
 }
 
 impl Inode {
-    fn flush(&mut self, fate: CallFate) {
+    fn flush(&mut self, fate: CallFate, from: u64) {
         match fate {
-            CallFate::Run | CallFate::Short(_) => self.data.flush(),
+            CallFate::Run | CallFate::Short(_) => self.data.flush(from as usize),
             CallFate::Fail(_) => self.data.fail_flush(),
             CallFate::Cut => {}
         }
@@ -420,7 +420,7 @@ impl Disk for SimDisk {
         let mut state = self.state.lock();
         let fate = state.begin(Op::Sync, &path, 0, 0)?;
         for inode in state.inodes.values_mut() {
-            inode.flush(fate);
+            inode.flush(fate, 0);
         }
         state.end_flush(fate);
         fate.error()?;

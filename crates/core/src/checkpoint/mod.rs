@@ -19,7 +19,8 @@ use crate::disk::DiskFile;
 use crate::disk::image_file::ImageFile;
 use crate::disk::stats::Stats;
 use crate::log::ring::StreamedImages;
-use crate::pages::table::{Image, ImageLocation};
+use crate::pages::image::Image;
+use crate::pages::table::ImageLocation;
 use crate::shared::words::RecoveryDebt;
 use crate::sqlite_format::home::{FileKind, HomeMark, State};
 

@@ -14,7 +14,8 @@ use crate::disk::stats::Stats;
 use crate::log::group::Durability;
 use crate::log::record::StreamIndex;
 use crate::log::ring::{Ready, StreamedImages as Streams, WrittenRecord};
-use crate::pages::table::{Image, stream_units};
+use crate::pages::image::Image;
+use crate::pages::table::stream_units;
 use crate::pages::txn::{ChangedPage, Txn};
 use crate::sqlite_format::home::State;
 

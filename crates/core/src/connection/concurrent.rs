@@ -25,7 +25,7 @@ use crate::base::layout::home as at;
 use crate::base::memory;
 use crate::base::types::{PageNo, Tid};
 use crate::database::{Database, DatabaseState, Phase};
-use crate::pages::table::Image;
+use crate::pages::image::Image;
 use crate::pages::txn::Txn;
 use crate::sqlite_format::home::{self, FileKind, State};
 use crate::sqlite_format::node::Shape;

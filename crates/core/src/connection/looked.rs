@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::base::types::PageNo;
-use crate::pages::table::Image;
+use crate::pages::image::Image;
 
 #[derive(Default)]
 pub(super) struct ReadSet {

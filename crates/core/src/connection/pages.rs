@@ -12,7 +12,8 @@ use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::growth;
 use crate::commit;
 use crate::database::Database;
-use crate::pages::table::{Image, part};
+use crate::pages::image::Image;
+use crate::pages::table::part;
 use crate::pages::txn::{Txn, TxnStage};
 use crate::sqlite_format::home::{self, FileKind, HomeMark};
 

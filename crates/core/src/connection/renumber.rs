@@ -11,7 +11,7 @@ use crate::base::error::{Error, Result};
 use crate::base::layout::{be_u32, put};
 use crate::base::memory::{self, Room};
 use crate::base::types::PageNo;
-use crate::pages::table::Image;
+use crate::pages::image::Image;
 use crate::sqlite_format::node::{NodeLayout, Shape};
 
 const LAST_CHILD: usize = 8;

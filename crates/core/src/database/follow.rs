@@ -166,7 +166,7 @@ pub fn apply(
     let before = Tid(record.head.tid.0.saturating_sub(1));
     let mut table = db.table.write();
     let home = |page: PageNo, image: &mut [u8]| read_home(db, member, before, page, slot.page_bytes, image);
-    let source = apply::RecordSource { path: &db.path, log: &member.log, slot, home: &home };
+    let source = apply::RecordSource { path: &db.path, log: &member.log, slot, home_pages: u32::MAX, home: &home };
     let next = apply::apply(&source, &mut table, state, record, readers)?;
     if next.tid != state.tid.next() || next.page_count < state.page_count {
         // One transaction has no record, or pages may come back without one.

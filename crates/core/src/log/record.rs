@@ -385,37 +385,12 @@ pub enum PageChange<'a> {
     Image(&'a [u8]),
 }
 
-#[derive(Clone, Copy, Debug)]
-pub enum Form {
-    /// Over the previous image.
-    Delta {
-        /// Pieces, not ranges.
-        is_compact: bool,
-    },
-    /// Over zeros.
-    Fresh {
-        /// Pieces, not ranges.
-        is_compact: bool,
-    },
-    Image,
-}
-
-impl<'a> PageChange<'a> {
-    /// Its form and bytes.
-    pub fn told(&self) -> (Form, &'a [u8]) {
-        match *self {
-            PageChange::Delta(Ranges { bytes, is_compact }) => (Form::Delta { is_compact }, bytes),
-            PageChange::Fresh(Ranges { bytes, is_compact }) => (Form::Fresh { is_compact }, bytes),
-            PageChange::Image(image) => (Form::Image, image),
-        }
-    }
-
-    /// Undoes [`PageChange::told`].
-    pub fn of(form: Form, bytes: &'a [u8]) -> PageChange<'a> {
-        match form {
-            Form::Delta { is_compact } => PageChange::Delta(Ranges { bytes, is_compact }),
-            Form::Fresh { is_compact } => PageChange::Fresh(Ranges { bytes, is_compact }),
-            Form::Image => PageChange::Image(bytes),
+impl PageChange<'_> {
+    /// Its length.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            PageChange::Delta(Ranges { bytes, .. }) | PageChange::Fresh(Ranges { bytes, .. }) => bytes.len() as u64,
+            PageChange::Image(image) => image.len() as u64,
         }
     }
 
@@ -438,7 +413,22 @@ pub struct Ranges<'a> {
     is_compact: bool,
 }
 
-impl Ranges<'_> {
+impl<'a> Ranges<'a> {
+    /// `bytes` are of [`Ranges::bytes`].
+    pub fn of(bytes: &'a [u8], is_compact: bool) -> Ranges<'a> {
+        Ranges { bytes, is_compact }
+    }
+
+    /// The ranges as they are in the record.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Pieces of few bits, not ranges.
+    pub fn is_compact(&self) -> bool {
+        self.is_compact
+    }
+
     /// Copies the ranges into `image`, one page long.
     pub fn apply(&self, image: &mut [u8]) {
         if self.is_compact {

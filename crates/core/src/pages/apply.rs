@@ -13,14 +13,17 @@ use crate::disk::image_file::ImageFile;
 use crate::log::file::LogFile;
 use crate::log::record::{PageChange, Record};
 use crate::log::slot::Slot;
-use crate::pages::chains::{Chains, ChangeFate};
-use crate::pages::table::{Image, ImageLocation, PageTable, Readers, Streamed};
+use crate::pages::chains::{ChainBase, ChangeChain};
+use crate::pages::image::Image;
+use crate::pages::table::{ImageLocation, PageTable, Readers, Streamed};
 use crate::sqlite_format::home::{self, DatabaseHeader, State};
 
 pub struct RecordSource<'a> {
     pub path: &'a Path,
     pub log: &'a LogFile,
     pub slot: &'a Slot,
+    /// Home may lack later ones.
+    pub home_pages: u32,
     pub home: &'a dyn Fn(PageNo, &mut [u8]) -> Result<()>,
 }
 
@@ -55,39 +58,13 @@ impl<'a> Overflow<'a> {
     }
 }
 
-pub struct DeferredChanges {
-    chains: Chains,
-    /// Home has this page in part.
-    cut: Option<PageNo>,
-}
-
-impl DeferredChanges {
-    pub fn new(slot: &Slot, home_bytes: u64) -> Result<DeferredChanges> {
-        let page_bytes = u64::from(slot.page_bytes.max(1));
-        let home_pages = u32::try_from(home_bytes / page_bytes).unwrap_or(u32::MAX);
-        let cut = (!home_bytes.is_multiple_of(page_bytes)).then_some(PageNo(home_pages.saturating_add(1)));
-        Ok(DeferredChanges { chains: Chains::new(slot.page_bytes, home_pages, slot.ring_bytes)?, cut })
-    }
-
-    pub fn takes(&self, record: &Record<'_>) -> bool {
-        record.head.stream.count == 0 && self.chains.has_room(record.bytes())
-    }
-
-    pub fn finish(self, table: &mut PageTable) -> Result<()> {
-        table.adopt(self.chains.finish())
-    }
-
-    /// Page 1 has the state's header, needed at once.
-    fn takes_page(&self, page: PageNo) -> bool {
-        page != PageNo::HEADER && self.cut != Some(page)
-    }
-}
-
 pub struct RecordApplier<'a, 'b> {
     pub source: &'a RecordSource<'b>,
     pub table: &'a mut PageTable,
     pub readers: Readers<'a>,
     pub overflow: Option<&'a mut Overflow<'b>>,
+    /// Changes of so many more bytes wait until their images are needed.
+    pub may_wait_bytes: u64,
 }
 
 pub fn apply(
@@ -97,25 +74,19 @@ pub fn apply(
     record: &Record<'_>,
     readers: Readers<'_>,
 ) -> Result<State> {
-    RecordApplier { source, table, readers, overflow: None }.apply(state, record, None)
+    RecordApplier { source, table, readers, overflow: None, may_wait_bytes: record.bytes() }.apply(state, record)
 }
 
 impl RecordApplier<'_, '_> {
-    pub fn apply(
-        &mut self,
-        state: &State,
-        record: &Record<'_>,
-        mut later: Option<&mut DeferredChanges>,
-    ) -> Result<State> {
+    pub fn apply(&mut self, state: &State, record: &Record<'_>) -> Result<State> {
         let RecordSource { log, slot, .. } = self.source;
         let tid = record.head.tid;
         let mut done = Ok(());
         let mut header: Option<DatabaseHeader> = None;
         record.for_each(|page, change| {
-            if done.is_err() {
-                return;
+            if done.is_ok() {
+                done = self.change(page, tid, change, &mut header);
             }
-            done = self.change(page, tid, change, later.as_deref_mut(), &mut header);
         });
         done?;
         if record.head.stream.count > 0 {
@@ -149,7 +120,6 @@ impl RecordApplier<'_, '_> {
         page: PageNo,
         tid: Tid,
         change: PageChange<'_>,
-        later: Option<&mut DeferredChanges>,
         header: &mut Option<DatabaseHeader>,
     ) -> Result<()> {
         let mut note = |image: &mut [u8]| {
@@ -158,32 +128,29 @@ impl RecordApplier<'_, '_> {
                 *header = image.get(..at::HEADER_BYTES).and_then(|h| h.try_into().ok());
             }
         };
-        let mut made = None;
-        if let Some(later) = later.filter(|later| later.takes_page(page)) {
-            made = match later.chains.add(page, tid, change)? {
-                ChangeFate::Waits => return Ok(()),
-                ChangeFate::Made => None,
-                ChangeFate::Long(last) => {
-                    let home = |image: &mut [u8]| (self.source.home)(page, image).map(|()| image.len());
-                    later.chains.image(page, last, home)?
-                }
-            };
-        }
-        if made.is_none()
-            && self.overflow.is_some()
-            && let Some(image) = self.table.amend(page, tid)
-        {
-            change.apply(image);
-            note(image);
+        // Page 1 has the state's header, needed at once.
+        let waits = page != PageNo::HEADER && change.bytes() <= self.may_wait_bytes;
+        let old = self.table.amend(page, tid, self.readers, |place| match place {
+            ImageLocation::Memory(image) => {
+                let Some(image) = image.unshared() else { return Ok(false) };
+                change.apply(image);
+                note(image);
+                Ok(true)
+            }
+            ImageLocation::Unmade(chain) if waits => chain.push(change),
+            _ => Ok(false),
+        })?;
+        let Some(old) = old else { return Ok(()) };
+        self.table.room(1)?;
+        if waits && let Some(chain) = self.chain(page, &old, change)? {
+            self.may_wait_bytes -= change.bytes();
+            self.table.publish(page, tid, ImageLocation::Unmade(chain), self.readers);
             return Ok(());
         }
-        let old = self.table.find(page, tid);
-        let mut image = match (made, change) {
-            (Some(image), _) => image,
-            (None, PageChange::Delta(_)) => previous_image(self.source, page, &old)?,
-            (None, PageChange::Fresh(_) | PageChange::Image(_)) => memory::zeros(self.source.slot.page_bytes as usize)?,
+        let mut image = match change {
+            PageChange::Delta(_) => previous_image(self.source, page, &old)?,
+            PageChange::Fresh(_) | PageChange::Image(_) => memory::zeros(self.source.slot.page_bytes as usize)?,
         };
-        self.table.room(1)?;
         change.apply(&mut image);
         note(&mut image);
         let place = match &mut self.overflow {
@@ -192,6 +159,16 @@ impl RecordApplier<'_, '_> {
         };
         self.table.publish(page, tid, place, self.readers);
         Ok(())
+    }
+
+    fn chain(&self, page: PageNo, old: &ImageLocation, change: PageChange<'_>) -> Result<Option<ChangeChain>> {
+        let base = match old {
+            ImageLocation::Unmade(chain) => return chain.then(change),
+            ImageLocation::Memory(image) => ChainBase::Image(image.clone()),
+            ImageLocation::Home => ChainBase::Home { may_end: page.0 > self.source.home_pages },
+            ImageLocation::Log(..) | ImageLocation::Kept(..) => return Ok(None),
+        };
+        ChangeChain::begin(base, self.source.slot.page_bytes, change)
     }
 }
 

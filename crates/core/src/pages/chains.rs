@@ -1,170 +1,226 @@
-//! Changes that recovery found, until their images are needed. A chain begins over home or zeros.
-//! Its bytes are absolute, so home may be anything between the first record's base and the last
-//! one's result (rule AbsoluteBytes). Before home gets newer, images that snapshots need are made
-//! (rule OldImageKept).
+//! Changes of a page, until its image is needed. Their bytes are absolute, so home may be anything
+//! between the first change's base and the last one's result (rule AbsoluteBytes). Before home gets
+//! newer, images that snapshots need are made (rule OldImageKept).
 
 #![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::expect_used)]
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
-
 use crate::base::error::{Error, Result};
+use crate::base::layout::le_u32;
 use crate::base::memory::{self, Room};
-use crate::base::types::{PageNo, Tid};
-use crate::log::record::{Form, PageChange};
+use crate::base::types::PageNo;
+use crate::log::record::{PageChange, Ranges};
+use crate::pages::image::Image;
 
-/// Images of later entries are made at once.
-const BYTES_MAX: u64 = 8 << 20;
-/// Pages that change so often get images at once.
-const WASTED_BYTES: u64 = 16 << 10;
+/// Of each change: whether it is compact u8, length u32.
+const HEAD_BYTES: usize = 5;
 
-const NONE: u32 = u32::MAX;
-/// The page has an image.
-const MADE: u32 = u32::MAX - 1;
-
-struct Link {
-    before: u32,
-    at: u32,
-    len: u32,
-    /// Earlier links count.
-    chain_bytes: u32,
-    form: Form,
-    tid: Tid,
+/// The image below the first change.
+#[derive(Clone, Debug)]
+pub enum ChainBase {
+    Zeros,
+    Home {
+        /// The rest of the page is zeros then.
+        may_end: bool,
+    },
+    Image(Image),
 }
 
-#[derive(Default)]
-struct Entries {
-    bytes: Vec<u8>,
-    links: Vec<Link>,
+#[derive(Debug)]
+struct WaitingChanges {
     page_bytes: u32,
-    home_pages: u32,
+    base: ChainBase,
+    /// One behind the other, each with its head.
+    bytes: Vec<u8>,
 }
 
-pub struct Chains {
-    entries: Entries,
-    last: FxHashMap<PageNo, u32>,
-    wasted_bytes: u64,
-}
-
-pub enum ChangeFate {
-    Waits,
-    /// Independent of earlier ones.
-    Made,
-    /// First make the image behind this link.
-    Long(u32),
-}
-
-#[derive(Clone)]
-pub struct ChangeChain {
-    entries: Arc<Entries>,
-    last: u32,
-}
-
-impl Chains {
-    /// `ring_bytes` bounds the entries.
-    pub fn new(page_bytes: u32, home_pages: u32, ring_bytes: u64) -> Result<Chains> {
-        let bytes = memory::list(usize::try_from(ring_bytes.min(BYTES_MAX)).unwrap_or(0))?;
-        let entries = Entries { bytes, links: Vec::new(), page_bytes, home_pages };
-        Ok(Chains { entries, last: FxHashMap::default(), wasted_bytes: 0 })
-    }
-
-    pub fn has_room(&self, record_bytes: u64) -> bool {
-        self.entries.bytes.len() as u64 + record_bytes <= BYTES_MAX && self.wasted_bytes <= WASTED_BYTES
-    }
-
-    pub fn add(&mut self, page: PageNo, tid: Tid, change: PageChange<'_>) -> Result<ChangeFate> {
-        let Entries { bytes, links, page_bytes, .. } = &mut self.entries;
-        let (form, changed) = change.told();
-        let len = number(changed.len())?;
-        bytes.room(changed.len())?;
-        links.room(1)?;
-        self.last.room(1)?;
-        let last = self.last.entry(page).or_insert(NONE);
-        if *last == MADE {
-            return Ok(ChangeFate::Made);
-        }
-        let before = links.get(*last as usize).filter(|_| matches!(change, PageChange::Delta(_)));
-        let chain_bytes = len.saturating_add(before.map_or(0, |link| link.chain_bytes));
-        // New memory costs more than the read of home.
-        let most = if before.is_some() { *page_bytes / 2 } else { *page_bytes };
-        if chain_bytes > most {
-            self.wasted_bytes += u64::from(links.get(*last as usize).map_or(0, |link| link.chain_bytes));
-            let before = before.and(Some(*last));
-            *last = MADE;
-            return Ok(before.map_or(ChangeFate::Made, ChangeFate::Long));
-        }
-        let before = before.map_or(NONE, |_| *last);
-        *last = number(links.len())?;
-        links.push(Link { before, at: number(bytes.len())?, len, chain_bytes, form, tid });
-        bytes.extend_from_slice(changed);
-        Ok(ChangeFate::Waits)
-    }
-
-    pub fn image(
-        &self,
-        page: PageNo,
-        last: u32,
-        home: impl FnOnce(&mut [u8]) -> Result<usize>,
-    ) -> Result<Option<Vec<u8>>> {
-        self.entries.image(page, last, home)
-    }
-
-    /// The pages that still wait, each with its last change.
-    pub fn finish(self) -> impl Iterator<Item = (PageNo, Tid, ChangeChain)> {
-        let entries = Arc::new(self.entries);
-        self.last.into_iter().filter_map(move |(page, last)| {
-            let tid = entries.links.get(last as usize)?.tid;
-            Some((page, tid, ChangeChain { entries: entries.clone(), last }))
-        })
-    }
-}
-
-fn number(n: usize) -> Result<u32> {
-    u32::try_from(n).map_err(|_| Error::NoMemory)
-}
+#[derive(Clone, Debug)]
+pub struct ChangeChain(Arc<WaitingChanges>);
 
 impl ChangeChain {
+    /// `None`: an image costs less.
+    pub fn begin(base: ChainBase, page_bytes: u32, change: PageChange<'_>) -> Result<Option<ChangeChain>> {
+        let (ranges, base) = match change {
+            PageChange::Delta(ranges) => (ranges, base),
+            PageChange::Fresh(ranges) => (ranges, ChainBase::Zeros),
+            PageChange::Image(_) => return Ok(None),
+        };
+        let len = HEAD_BYTES + ranges.bytes().len();
+        if len > page_bytes as usize {
+            return Ok(None);
+        }
+        // Rows that go to a page come one by one.
+        let mut bytes = memory::list(len + 256)?;
+        put_change(&mut bytes, ranges);
+        Ok(Some(ChangeChain(Arc::new(WaitingChanges { page_bytes, base, bytes }))))
+    }
+
+    /// False: this chain stays, for others read it or an image costs less.
+    pub fn push(&mut self, change: PageChange<'_>) -> Result<bool> {
+        let PageChange::Delta(ranges) = change else { return Ok(false) };
+        let Some(changes) = Arc::get_mut(&mut self.0).filter(|changes| changes.has_room(ranges)) else {
+            return Ok(false);
+        };
+        changes.bytes.room(HEAD_BYTES + ranges.bytes().len())?;
+        put_change(&mut changes.bytes, ranges);
+        Ok(true)
+    }
+
+    /// Of all changes here and `change`. `None`: an image costs less.
+    pub fn then(&self, change: PageChange<'_>) -> Result<Option<ChangeChain>> {
+        let WaitingChanges { page_bytes, base, bytes: before } = &*self.0;
+        let PageChange::Delta(ranges) = change else {
+            return ChangeChain::begin(ChainBase::Zeros, *page_bytes, change);
+        };
+        if !self.0.has_room(ranges) {
+            return Ok(None);
+        }
+        let mut bytes = memory::list(before.len() + HEAD_BYTES + ranges.bytes().len())?;
+        bytes.extend_from_slice(before);
+        put_change(&mut bytes, ranges);
+        Ok(Some(ChangeChain(Arc::new(WaitingChanges { page_bytes: *page_bytes, base: base.clone(), bytes }))))
+    }
+
     pub fn page_bytes(&self) -> u32 {
-        self.entries.page_bytes
+        self.0.page_bytes
     }
 
     pub fn is(&self, other: &ChangeChain) -> bool {
-        Arc::ptr_eq(&self.entries, &other.entries) && self.last == other.last
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// `home` is read if the chain needs it. `None`: home is shorter than at recovery.
+    /// `home` is read if the chain needs it. `None`: it ends within the page.
     pub fn image(&self, page: PageNo, home: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<Option<Vec<u8>>> {
-        self.entries.image(page, self.last, home)
-    }
-}
-
-impl Entries {
-    fn image(&self, page: PageNo, last: u32, home: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result<Option<Vec<u8>>> {
-        let mut links: Vec<&Link> = Vec::new();
-        let mut at = Some(last);
-        while let Some(link) = at.and_then(|at| self.links.get(at as usize)) {
-            links.room(1)?;
-            links.push(link);
-            at = Some(link.before);
+        let WaitingChanges { page_bytes, base, bytes } = &*self.0;
+        let mut image = match base {
+            ChainBase::Image(image) => memory::copy(image)?,
+            ChainBase::Zeros | ChainBase::Home { .. } => memory::zeros(*page_bytes as usize)?,
+        };
+        if let ChainBase::Home { may_end } = base {
+            let read = home(&mut image)?;
+            let behind = image.get_mut(read..).unwrap_or_default();
+            if !behind.is_empty() && !may_end {
+                return Ok(None);
+            }
+            behind.fill(0);
         }
-        let mut image = memory::zeros(self.page_bytes as usize)?;
-        let first = links.last().and_then(|link| self.change(link));
-        let over_home = matches!(first, Some(PageChange::Delta(_))) && page.0 <= self.home_pages;
-        if over_home && home(&mut image)? < image.len() {
-            return Ok(None);
-        }
-        for link in links.iter().rev() {
-            let Some(change) = self.change(link) else {
-                return Err(Error::Corrupt(format!("changes of page {page} are lost")));
-            };
+        let mut rest = bytes.as_slice();
+        while !rest.is_empty() {
+            let change = next_change(&mut rest);
+            let change = change.ok_or_else(|| Error::Corrupt(format!("changes of page {page} are lost")))?;
             change.apply(&mut image);
         }
         Ok(Some(image))
     }
+}
 
-    fn change(&self, link: &Link) -> Option<PageChange<'_>> {
-        let from = link.at as usize;
-        Some(PageChange::of(link.form, self.bytes.get(from..from + link.len as usize)?))
+impl WaitingChanges {
+    fn has_room(&self, ranges: Ranges<'_>) -> bool {
+        self.bytes.len() + HEAD_BYTES + ranges.bytes().len() <= self.page_bytes as usize / 2
+    }
+}
+
+/// At most half a page.
+fn put_change(to: &mut Vec<u8>, ranges: Ranges<'_>) {
+    to.push(u8::from(ranges.is_compact()));
+    to.extend_from_slice(&(ranges.bytes().len() as u32).to_le_bytes());
+    to.extend_from_slice(ranges.bytes());
+}
+
+fn next_change<'a>(rest: &mut &'a [u8]) -> Option<Ranges<'a>> {
+    let is_compact = *rest.first()? != 0;
+    let len = usize::try_from(le_u32(rest, 1)?).ok()?;
+    let (bytes, behind) = rest.get(HEAD_BYTES..)?.split_at_checked(len)?;
+    *rest = behind;
+    Some(Ranges::of(bytes, is_compact))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::base::layout::record as at;
+
+    /// One range, from `offset` on.
+    fn range(offset: u16, bytes: &[u8]) -> Vec<u8> {
+        let mut range = offset.to_le_bytes().to_vec();
+        range.extend_from_slice(&(bytes.len() as u16 - 1).to_le_bytes());
+        range.extend_from_slice(bytes);
+        assert_eq!(range.len(), at::RANGE_BYTES + bytes.len());
+        range
+    }
+
+    fn delta(range: &[u8]) -> PageChange<'_> {
+        PageChange::Delta(Ranges::of(range, false))
+    }
+
+    fn begin(base: ChainBase, change: PageChange<'_>) -> ChangeChain {
+        ChangeChain::begin(base, 512, change).unwrap().unwrap()
+    }
+
+    fn made(chain: &ChangeChain, home: &[u8]) -> Option<Vec<u8>> {
+        let read = |image: &mut [u8]| {
+            image.get_mut(..home.len()).unwrap().copy_from_slice(home);
+            Ok(home.len())
+        };
+        chain.image(PageNo(7), read).unwrap()
+    }
+
+    fn page(parts: &[(usize, u8)], rest: u8) -> Vec<u8> {
+        let byte = |at| parts.iter().find(|(part, _)| *part == at).map_or(rest, |(_, byte)| *byte);
+        (0..512).map(byte).collect()
+    }
+
+    #[test]
+    fn changes_are_made_in_order_over_the_base() {
+        let (one, other, more) = (range(3, &[1]), range(3, &[2]), range(9, &[3]));
+        let image = Image::from(vec![8; 512]);
+        let bases = [(ChainBase::Zeros, 0), (ChainBase::Home { may_end: false }, 9), (ChainBase::Image(image), 8)];
+        for (base, below) in bases {
+            let mut chain = begin(base, delta(&one));
+            let first = chain.clone();
+            assert!(!chain.push(delta(&other)).unwrap(), "another holds it");
+            let longer = chain.then(delta(&other)).unwrap().unwrap();
+            assert!(!longer.is(&chain) && first.is(&chain));
+            drop(first);
+            assert!(chain.push(delta(&other)).unwrap() && chain.push(delta(&more)).unwrap());
+            let home = [9; 512];
+            assert_eq!(made(&longer, &home).unwrap(), page(&[(3, 2)], below));
+            assert_eq!(made(&chain, &home).unwrap(), page(&[(3, 2), (9, 3)], below));
+        }
+    }
+
+    #[test]
+    fn a_new_image_forgets_the_changes_before() {
+        let (one, fresh) = (range(3, &[1]), range(5, &[2]));
+        let fresh = PageChange::Fresh(Ranges::of(&fresh, false));
+        let mut chain = begin(ChainBase::Home { may_end: false }, delta(&one));
+        assert!(!chain.push(fresh).unwrap());
+        assert_eq!(made(&chain, &[9; 512]).unwrap(), page(&[(3, 1)], 9));
+        assert_eq!(made(&chain.then(fresh).unwrap().unwrap(), &[9; 512]).unwrap(), page(&[(5, 2)], 0));
+        assert!(chain.then(PageChange::Image(&[1; 512])).unwrap().is_none());
+        assert!(ChangeChain::begin(ChainBase::Zeros, 512, PageChange::Image(&[1; 512])).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_home_that_ends_in_the_page_is_an_error_unless_it_may() {
+        let one = range(3, &[1]);
+        assert!(made(&begin(ChainBase::Home { may_end: false }, delta(&one)), &[9; 100]).is_none());
+        let image = made(&begin(ChainBase::Home { may_end: true }, delta(&one)), &[9; 100]).unwrap();
+        assert_eq!((image.get(..4), image.get(99..101)), (Some(&[9, 9, 9, 1][..]), Some(&[9, 0][..])));
+    }
+
+    #[test]
+    fn changes_of_half_a_page_are_an_image() {
+        let (short, long) = (range(0, &[1; 100]), range(0, &[2; 200]));
+        let mut chain = begin(ChainBase::Zeros, delta(&short));
+        assert!(!chain.push(delta(&long)).unwrap() && chain.then(delta(&long)).unwrap().is_none());
+        assert!(chain.push(delta(&short)).unwrap(), "it stays as it was");
+        // One alone may be longer: home is not read for it yet.
+        let whole = range(0, &[3; 503]);
+        assert!(ChangeChain::begin(ChainBase::Zeros, 512, delta(&whole)).unwrap().is_some());
+        let whole = range(0, &[3; 504]);
+        assert!(ChangeChain::begin(ChainBase::Zeros, 512, delta(&whole)).unwrap().is_none());
     }
 }

@@ -3,6 +3,7 @@
 pub mod ahead;
 pub mod apply;
 pub mod chains;
+pub mod image;
 pub mod snapshots;
 pub mod table;
 pub mod txn;

@@ -5,7 +5,6 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,21 +13,13 @@ use rustc_hash::FxHashMap;
 
 use crate::base::error::{Error, Result};
 use crate::base::layout::STREAM_UNIT;
-use crate::base::memory::{self, PageBytes, Room};
+use crate::base::memory::{self, Room};
 use crate::base::types::{PageNo, Tid};
 use crate::disk::DiskFile;
 use crate::pages::chains::ChangeChain;
+use crate::pages::image::Image;
 use crate::pages::snapshots::Snapshots;
 use crate::sqlite_format::home::State;
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Image(Arc<PageBytes>);
-
-impl Image {
-    pub fn copy(bytes: &[u8]) -> Result<Image> {
-        Ok(memory::copy(bytes)?.into())
-    }
-}
 
 /// Position in stream units; zero is none.
 pub fn stream_units(position: u64) -> Result<u32> {
@@ -38,20 +29,6 @@ pub fn stream_units(position: u64) -> Result<u32> {
 pub fn part(image: &[u8], at: usize, len: usize) -> Result<&[u8]> {
     let short = || Error::Corrupt(format!("bytes {at} to {} of a page with {} bytes", at + len, image.len()));
     image.get(at..at + len).ok_or_else(short)
-}
-
-impl From<Vec<u8>> for Image {
-    fn from(bytes: Vec<u8>) -> Image {
-        Image(Arc::new(PageBytes(bytes)))
-    }
-}
-
-impl Deref for Image {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.0.0
-    }
 }
 
 #[derive(Clone)]
@@ -236,19 +213,6 @@ impl PageTable {
         listed.map_or(ImageLocation::Home, |version| version.place.clone())
     }
 
-    /// Takes recovered changes of pages without versions.
-    pub fn adopt(&mut self, changes: impl Iterator<Item = (PageNo, Tid, ChangeChain)>) -> Result<()> {
-        for (page, tid, chain) in changes {
-            self.room(1)?;
-            let mut versions = memory::list(1)?;
-            self.new_bytes += u64::from(chain.page_bytes());
-            versions.push(PageVersion { tid, place: ImageLocation::Unmade(chain) });
-            let before = self.pages.insert(page, versions);
-            debug_assert!(before.is_none(), "page {page} has two places");
-        }
-        Ok(())
-    }
-
     fn versions(&mut self, page: PageNo) -> &mut Vec<PageVersion> {
         self.pages.entry(page).or_default()
     }
@@ -370,19 +334,36 @@ impl PageTable {
         retain_needed(page, versions, tid, readers);
         // A checkpoint will write the added one: the former newest is now kept.
         let (new, still_kept) = (added.bytes(), bytes(versions));
+        if versions.is_empty() {
+            // Most pages have one.
+            versions.reserve_exact(1);
+        }
         versions.push(added);
         self.new_bytes = self.new_bytes + new - newest;
         self.kept_bytes = self.kept_bytes + still_kept - kept;
     }
 
-    /// The newest image, to become that of `tid`; `None` unless in memory and unshared. There are
-    /// no readers.
-    pub fn amend(&mut self, page: PageNo, tid: Tid) -> Option<&mut [u8]> {
-        let newest = self.pages.get_mut(&page).filter(|_| self.layer.is_none())?.last_mut()?;
-        let ImageLocation::Memory(image) = &mut newest.place else { return None };
-        let image = Arc::get_mut(&mut image.0)?;
+    /// Lets `change` make the newest version, if no snapshot reads it, that of `tid`. If that did
+    /// not happen, returns the version's place.
+    pub fn amend(
+        &mut self,
+        page: PageNo,
+        tid: Tid,
+        readers: Readers<'_>,
+        change: impl FnOnce(&mut ImageLocation) -> Result<bool>,
+    ) -> Result<Option<ImageLocation>> {
+        if self.layer.is_some() {
+            return Ok(Some(self.find(page, tid)));
+        }
+        let Some(newest) = self.pages.get_mut(&page).and_then(|versions| versions.last_mut()) else {
+            return Ok(Some(ImageLocation::Home));
+        };
+        debug_assert!(newest.tid <= tid, "page {page} has a version of {}", newest.tid);
+        if readers.need(page, newest.tid, tid) || !change(&mut newest.place)? {
+            return Ok(Some(newest.place.clone()));
+        }
         newest.tid = tid;
-        Some(&mut image.0)
+        Ok(None)
     }
 
     /// The images end with their index at byte `end` of the log.
@@ -650,8 +631,8 @@ mod tests {
     use super::*;
     use crate::disk::Disk;
     use crate::disk::sim::{SimConfig, SimDisk};
-    use crate::log::record::PageChange;
-    use crate::pages::chains::Chains;
+    use crate::log::record::{PageChange, Ranges};
+    use crate::pages::chains::ChainBase;
 
     fn image(n: u8) -> Image {
         vec![n; 512].into()
@@ -878,14 +859,17 @@ mod tests {
         assert_eq!(read(&table, 1), None);
     }
 
-    /// Recovered pages of transactions 3, 4 and 5.
+    /// Changes over zeros of transactions 3, 4 and 5, which wait.
     fn found() -> PageTable {
-        let mut chains = Chains::new(512, 100, 1 << 20).unwrap();
-        for (page, tid) in [(7, 3), (8, 4), (9, 5)] {
-            chains.add(PageNo(page), Tid(tid), PageChange::Image(&image(tid as u8))).unwrap();
-        }
         let mut table = PageTable::default();
-        table.adopt(chains.finish()).unwrap();
+        for (page, tid) in [(7, 3), (8, 4), (9, 5)] {
+            // One range, from byte 0 on.
+            let bytes = [0, 0, 0, 0, tid];
+            let fresh = PageChange::Fresh(Ranges::of(&bytes, false));
+            let chain = ChangeChain::begin(ChainBase::Zeros, 512, fresh).unwrap().unwrap();
+            let nobody = Snapshots::default();
+            table.publish(PageNo(page), Tid(tid.into()), ImageLocation::Unmade(chain), readers(&nobody, 0));
+        }
         table
     }
 

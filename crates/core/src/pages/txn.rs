@@ -11,7 +11,8 @@ use crate::base::types::PageNo;
 use crate::log::record::StreamIndex;
 use crate::log::ring::WrittenRecord;
 use crate::log::several::Several;
-use crate::pages::table::{Image, Streamed};
+use crate::pages::image::Image;
+use crate::pages::table::Streamed;
 use crate::sqlite_format::home::State;
 
 pub enum TxnStage {

@@ -15,7 +15,7 @@ use crate::database::Database;
 use crate::log::file::{LogCursor, LogFile};
 use crate::log::record::Decider;
 use crate::log::slot::Slot;
-use crate::pages::apply::{DeferredChanges, Overflow, RecordApplier, RecordSource};
+use crate::pages::apply::{Overflow, RecordApplier, RecordSource};
 use crate::pages::snapshots::Snapshots;
 use crate::pages::table::{ImageLocation, PageTable, Readers};
 use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, State};
@@ -57,19 +57,22 @@ pub enum Led {
     HomeNewer,
 }
 
+/// Images of later changes are made at once.
+const WAITING_BYTES: u64 = 8 << 20;
+
 struct Replay<'a> {
     db: &'a Database,
     log: &'a LogFile,
     slot: &'a Slot,
 
     accept_loss: bool,
-    waits: bool,
+    may_wait_bytes: u64,
 }
 
 /// Writes nothing. With `accept_loss`, a damaged record ends the log. `told`: the newest written
 /// transaction, if known.
 pub fn replay(db: &Database, log: &LogFile, slot: &Slot, told: Option<Tid>, accept_loss: bool) -> Result<Led> {
-    Replay { db, log, slot, accept_loss, waits: true }.run(told)
+    Replay { db, log, slot, accept_loss, may_wait_bytes: WAITING_BYTES }.run(told)
 }
 
 impl Replay<'_> {
@@ -87,7 +90,7 @@ impl Replay<'_> {
     }
 
     fn run(&self, told: Option<Tid>) -> Result<Led> {
-        let Replay { db, log, slot, waits, .. } = *self;
+        let Replay { db, log, slot, may_wait_bytes, .. } = *self;
         let mut first = [0; at::HEADER_BYTES];
         db.home.read_at(&mut first, 0).context(|| db.what("cannot read"))?;
         let mark = home::mark(&first).filter(|mark| mark.tid != Tid(0) && keeps(Case::HomeFitsLog));
@@ -100,11 +103,16 @@ impl Replay<'_> {
         // These pages exist since the checkpoint, even if a crashed recovery cut home.
         let mut page_count_min = state.page_count;
         let snapshots = Snapshots::default();
-        let nobody = Readers { snapshots: &snapshots, visible: Tid(u64::MAX) };
         let home = |page: PageNo, image: &mut [u8]| read_home(db, slot, page, image);
-        let source = RecordSource { path: &db.path, log, slot, home: &home };
-        let mut overflow = Overflow::new(&*db.disk, &db.path);
-        let mut later = if waits { Some(DeferredChanges::new(slot, home_bytes)?) } else { None };
+        let home_pages = u32::try_from(home_bytes / u64::from(slot.page_bytes.max(1))).unwrap_or(u32::MAX);
+        let source = RecordSource { path: &db.path, log, slot, home_pages, home: &home };
+        let mut applier = RecordApplier {
+            source: &source,
+            table: &mut table,
+            readers: Readers { snapshots: &snapshots, visible: Tid(u64::MAX) },
+            overflow: Some(&mut Overflow::new(&*db.disk, &db.path)),
+            may_wait_bytes,
+        };
         // Its owner is dead (rule PreparedThenDecided).
         let mut decider = None;
         // Checkpoints bring home only recorded states: a log of another history lacks home's TID.
@@ -123,16 +131,7 @@ impl Replay<'_> {
                     "rule RecordChain: {}",
                     record.head.tid
                 );
-                if let Some(later) = later.take_if(|later| !later.takes(record)) {
-                    later.finish(&mut table)?;
-                }
-                let mut now = RecordApplier {
-                    source: &source,
-                    table: &mut table,
-                    readers: nobody,
-                    overflow: Some(&mut overflow),
-                };
-                state = now.apply(&state, record, later.as_mut())?;
+                state = applier.apply(&state, record)?;
                 page_count_min = page_count_min.min(state.page_count);
                 fits |= mark.is_some_and(|mark| mark.tid == record.head.tid);
                 if !record.is_of_recovery() {
@@ -142,9 +141,6 @@ impl Replay<'_> {
                 Ok(())
             },
         )?;
-        if let Some(later) = later {
-            later.finish(&mut table)?;
-        }
         if let Some(rot) = end.rot {
             report.lost = Some(self.allow_loss(rot)?);
         }
@@ -340,13 +336,14 @@ mod tests {
         }
         let db =
             Database::new(Arc::new(disk), Path::new("/db"), home, Options::default(), crate::connection::schemes::of);
-        for waits in [false, true] {
-            holds_little(&db, log.file(), log.slot(), waits);
+        for waiting_bytes in [0, WAITING_BYTES] {
+            holds_little(&db, log.file(), log.slot(), waiting_bytes);
         }
     }
 
-    fn holds_little(db: &Database, log: &LogFile, slot: &Slot, waits: bool) {
-        let led = Replay { db, log, slot, accept_loss: false, waits }.run(None).unwrap();
+    fn holds_little(db: &Database, log: &LogFile, slot: &Slot, may_wait_bytes: u64) {
+        let waits = may_wait_bytes > 0;
+        let led = Replay { db, log, slot, accept_loss: false, may_wait_bytes }.run(None).unwrap();
         let Led::There(replayed) = led else { unreachable!("home has no mark") };
         assert_eq!((replayed.report.transactions, replayed.report.pages), (2, u64::from(PAGES) - 1));
         // Waiting images count as made: with so many, recovery brings all home.

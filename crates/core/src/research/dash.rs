@@ -27,7 +27,8 @@ use crate::disk::stats::{CountedFile, Stats};
 use crate::disk::sync::Mutex;
 use crate::disk::{DiskFile, FileId};
 use crate::log::group::Durability;
-use crate::pages::table::{Image, ImageLocation};
+use crate::pages::image::Image;
+use crate::pages::table::ImageLocation;
 use crate::pages::txn::{ChangedPage, PreparedCommit, Txn};
 use crate::sqlite_format::home::State;
 

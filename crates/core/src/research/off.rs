@@ -10,7 +10,8 @@ use crate::checkpoint::{fit_length, write_home, write_pages};
 use crate::database::scheme::{Commit, CommitOutcome, Facts, Scheme};
 use crate::database::{Database, DatabaseState, LiveDatabase};
 use crate::log::group::Durability;
-use crate::pages::table::{Image, ImageLocation};
+use crate::pages::image::Image;
+use crate::pages::table::ImageLocation;
 use crate::pages::txn::{ChangedPage, PreparedCommit, Txn};
 use crate::sqlite_format::home::State;
 

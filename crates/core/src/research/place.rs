@@ -9,7 +9,8 @@ use crate::base::types::{PageNo, Tid};
 use crate::checkpoint::keep;
 use crate::database::{Database, LiveDatabase};
 use crate::disk::stats::Stats;
-use crate::pages::table::{Image, ImageLocation};
+use crate::pages::image::Image;
+use crate::pages::table::ImageLocation;
 use crate::research::trailer;
 use crate::sqlite_format::home::State;
 

@@ -7,7 +7,7 @@ use crate::base::error::Result;
 use crate::base::layout::be_u32;
 use crate::base::types::PageNo;
 use crate::database::Database;
-use crate::pages::table::Image;
+use crate::pages::image::Image;
 use crate::pages::txn::{ChangedPage, Txn};
 use crate::sqlite_format::home::{DatabaseHeader, State};
 use crate::sqlite_format::node::Shape;

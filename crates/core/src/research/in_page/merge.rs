@@ -22,7 +22,7 @@ use crate::base::types::{PageNo, Tid};
 use crate::database::{Database, LiveDatabase};
 use crate::disk::image_file::ImageFile;
 use crate::disk::sync::{Event, Mutex};
-use crate::pages::table::Image;
+use crate::pages::image::Image;
 use crate::research::place::{self, Placement};
 use crate::research::trailer::Trailer;
 use crate::sqlite_format::home::State;

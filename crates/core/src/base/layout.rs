@@ -58,7 +58,7 @@ pub mod words {
     pub const SLOTS_A_BLOCK: usize = 56;
     pub const MORE_BLOCKS: usize = (PROCESSES - SLOTS_HERE).div_ceil(SLOTS_A_BLOCK);
 
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrit9");
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewritA");
 
     pub const AT_MAGIC: usize = 0;
     pub const AT_SESSION: usize = 1;
@@ -94,6 +94,9 @@ pub mod words {
     pub const AT_WRITTEN: usize = 26;
     pub const AT_WANTED: usize = 27;
     pub const AT_FLUSHER: usize = 28;
+    /// What the flush under way, or else the last one, covers, shifted by its bell's number.
+    pub const AT_FLUSHING: usize = 29;
+    pub const AT_GATHERER: usize = 30;
     pub const AT_FLUSH_ENDED: usize = 31;
     pub const AT_FLUSH_US: usize = 32;
     pub const AT_SHIP: usize = 40;
@@ -101,9 +104,10 @@ pub mod words {
     pub const AT_SHIP_MS: usize = 42;
     pub const AT_SHIP_LATE: usize = 43;
     pub const AT_SHIPPER: usize = 44;
-    /// The shorts behind the bells: for a flush, then for the shipper.
-    pub const FLUSH_BELL: usize = SLOTS_HERE;
-    pub const SHIP_BELL: usize = FLUSH_BELL + 1;
+    /// The shorts behind the bells: for flushes in turn, for what others show, for the shipper.
+    pub const FLUSH_BELLS: usize = SLOTS_HERE;
+    pub const SHOWN_BELL: usize = FLUSH_BELLS + 2;
+    pub const SHIP_BELL: usize = SHOWN_BELL + 1;
     /// And a short for each process; in the file of further slots it lies behind the bells.
     pub const SNAPSHOT_SINCE: usize = SHIP_BELL + 1;
     /// A bit for each process.

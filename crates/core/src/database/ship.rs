@@ -145,7 +145,7 @@ impl Database {
         let patience = Duration::from_millis(words.ship_ms());
         let path = self.path.display();
         loop {
-            let rung = words.flush_bell().load(SeqCst);
+            let rung = words.shown_bell().load(SeqCst);
             words.show();
             // Those shipped before another shipper took the store count.
             if reached(words, tid, Durability::Written) {
@@ -171,7 +171,7 @@ impl Database {
                 )));
             }
             let until = deadline.map_or(began + patience, |deadline| deadline.min(began + patience));
-            system::wait(words.flush_bell(), rung, LOOK.min(until - now));
+            system::wait(words.shown_bell(), rung, LOOK.min(until - now));
         }
     }
 }

@@ -8,8 +8,13 @@
 //!
 //! The word FLUSHER is the flushing process's number plus one; 0: none. It only saves work, for
 //! flushes may overlap. After a flush, the processes that it covered get as long as it took to come
-//! back with their next transaction, so that all share the next flush. FLUSHER is taken from a
-//! process that stops for long, and from a dead one (rule WrittenAgain).
+//! back with their next transaction, so that all share the next flush; one process, GATHERER,
+//! watches the time. FLUSHER is taken from a process that stops for long, and from a dead one (rule
+//! WrittenAgain).
+//!
+//! The processes that a flush covers sleep on its bell, others on the next flush's. Its end wakes
+//! all of the former and one of the latter, which begins the next flush or becomes GATHERER. A
+//! wake-up that is lost with a process costs the others [`LOOK_FOR_DEAD`].
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
@@ -25,6 +30,8 @@ use crate::shared::turn::now_us;
 use crate::shared::words::{PROCESSES, ProcessWords, reached};
 
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(10);
+/// Between the looks of one that may not flush.
+const LOOK_ONLY: Duration = Duration::from_millis(1);
 /// Longest time for a live flusher, unless the wait for the writer's place is shorter.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -44,18 +51,23 @@ pub fn lead(words: &ProcessWords, me: usize, instead: u64) -> Flusher {
     }
 }
 
-/// Ends a flush of everything written before `lead`, up to `tid`.
-pub fn led(words: &ProcessWords, me: usize, tid: Tid) {
-    words.raise_flushed(tid);
-    words.show();
-    end(words, me);
+/// A flush by the process that leads begins: returns the newest transaction that it covers, and its
+/// bell.
+pub fn begin(words: &ProcessWords) -> (Tid, usize) {
+    words.gatherer().store(0, SeqCst);
+    words.covered().copy(&words.awaiting());
+    let target = words.written();
+    (target, words.set_flushing(target))
 }
 
-pub fn end(words: &ProcessWords, me: usize) {
-    let _ = words.flusher().compare_exchange(me as u64 + 1, 0, SeqCst, SeqCst);
-    words.ring();
+/// It has ended, and its result is told.
+pub fn end(words: &ProcessWords, me: usize, bell: usize) {
+    words.ring_flushed(bell, || {
+        let _ = words.flusher().compare_exchange(me as u64 + 1, 0, SeqCst, SeqCst);
+    });
 }
 
+/// How long the next flush should wait for the processes that the last one covered.
 fn gather(words: &ProcessWords) -> Option<Duration> {
     if words.covered().are_in(&words.awaiting()) {
         return None;
@@ -63,6 +75,23 @@ fn gather(words: &ProcessWords) -> Option<Duration> {
     let since_us = now_us().wrapping_sub(words.flush_ended().load(SeqCst));
     let time_us = words.flush_us().load(SeqCst).min(GATHER_US_MAX);
     time_us.checked_sub(since_us).filter(|left| *left > 0).map(Duration::from_micros)
+}
+
+struct FlushLook {
+    flusher: Flusher,
+    /// The flush under way covers the transaction.
+    covers: bool,
+    nap: Duration,
+}
+
+/// No flush is under way.
+fn look_for_next(words: &ProcessWords, me: usize, gathers: bool) -> FlushLook {
+    let me_flushes = || FlushLook { flusher: lead(words, me, 0), covers: false, nap: LOOK_FOR_DEAD };
+    let Some(left) = gather(words).filter(|_| gathers) else { return me_flushes() };
+    let mine = me as u64 + 1;
+    let is_mine =
+        words.gatherer().compare_exchange(0, mine, SeqCst, SeqCst).map_or_else(|other| other == mine, |_| true);
+    FlushLook { flusher: Flusher::Other(me), covers: false, nap: if is_mine { left } else { LOOK_FOR_DEAD } }
 }
 
 /// For a message.
@@ -108,12 +137,25 @@ impl Database {
         durability: Durability,
         deadline: Option<Instant>,
     ) -> Result<()> {
+        let done = self.look_until_flushed(member, tid, durability, deadline);
+        let _ = member.words.gatherer().compare_exchange(member.me as u64 + 1, 0, SeqCst, SeqCst);
+        done
+    }
+
+    fn look_until_flushed(
+        &self,
+        member: &Member,
+        tid: Tid,
+        durability: Durability,
+        deadline: Option<Instant>,
+    ) -> Result<()> {
         let words = &member.words;
         let patience = PATIENCE.min(Duration::from_millis(self.busy_ms.load(Relaxed)));
         let mut since = Instant::now();
         let mut looked = since;
         loop {
-            let rung = words.flush_bell().load(SeqCst);
+            let rung = words.flush_bells().map(|bell| bell.load(SeqCst));
+            let shown = words.shown_bell().load(SeqCst);
             words.show();
             if reached(words, tid, durability) || (words.ship().waits() && words.flushed() >= tid) {
                 return Ok(());
@@ -127,11 +169,15 @@ impl Database {
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(Error::Busy(format!("a flush of another process takes long{}", flusher_named(words))));
             }
-            let others = if words.flusher().load(SeqCst) == 0 && !patience.is_zero() { gather(words) } else { None };
-            let nap = others.unwrap_or(LOOK_FOR_DEAD);
-            let may = others.is_none() && words.written() >= tid && !member.observes;
-            let mut turn = if may { lead(words, member.me, 0) } else { Flusher::Other(member.me) };
-            if let Flusher::Other(other) = turn
+            let may = words.written() >= tid && !member.observes;
+            // Before the flusher: else that of a later flush could be taken for this one's.
+            let (target, bell) = words.flushing();
+            let mut look = match ProcessWords::flusher_of(words.flusher().load(SeqCst)) {
+                Some(other) => FlushLook { flusher: Flusher::Other(other), covers: target >= tid, nap: LOOK_FOR_DEAD },
+                None if may => look_for_next(words, member.me, !patience.is_zero()),
+                None => FlushLook { flusher: Flusher::Other(member.me), covers: false, nap: LOOK_FOR_DEAD },
+            };
+            if let Flusher::Other(other) = look.flusher
                 && (now - looked >= LOOK_FOR_DEAD || now - since >= patience)
             {
                 looked = now;
@@ -139,24 +185,28 @@ impl Database {
                     self.flush_for_dead(member, other, deadline)?;
                     continue;
                 }
-                if now - since >= patience && words.written() >= tid && !member.observes {
-                    turn = lead(words, member.me, other as u64 + 1);
+                if now - since >= patience && may {
+                    look.flusher = lead(words, member.me, other as u64 + 1);
                     since = now;
                 }
             }
-            if turn == Flusher::Me {
+            if look.flusher == Flusher::Me {
                 self.flush_for_all(member)?;
                 continue;
             }
-            system::wait(words.flush_bell(), rung, nap);
+            let bell = if look.covers { bell } else { 1 - bell };
+            match (words.flush_bells().get(bell), rung.get(bell)) {
+                (Some(bell), Some(rung)) if may => system::wait(bell, *rung, look.nap),
+                // It could not do what the one that is woken must.
+                _ => system::wait(words.shown_bell(), shown, LOOK_ONLY),
+            }
         }
     }
 
     fn flush_for_all(&self, member: &Member) -> Result<()> {
         let words = &member.words;
         let began_us = now_us();
-        words.covered().copy(&words.awaiting());
-        let target = words.written();
+        let (target, bell) = begin(words);
         let block_bytes = member.tail.lock().slot.block_bytes;
         // Another process's failed flush may have hidden a loss.
         match member.log.flush_records(block_bytes).and_then(|()| self.check(Some(member))) {
@@ -164,12 +214,14 @@ impl Database {
                 let ended_us = now_us();
                 words.flush_ended().store(ended_us, SeqCst);
                 words.flush_us().store(ended_us.wrapping_sub(began_us), SeqCst);
-                led(words, member.me, target);
+                words.raise_flushed(target);
+                words.show();
+                end(words, member.me, bell);
                 Ok(())
             }
             Err(e) => {
                 let e = self.poison(e);
-                end(words, member.me);
+                end(words, member.me, bell);
                 Err(e)
             }
         }

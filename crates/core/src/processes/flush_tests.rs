@@ -2,9 +2,14 @@
 //! sees its flush fail. The medium must have everything acknowledged or shown.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
 
 use super::flush::{self, Flusher, lead};
 use crate::base::types::Tid;
+use crate::disk::system;
 use crate::log::group::Durability;
 use crate::shared::words::{Committing, ProcessWords, reached};
 
@@ -147,7 +152,7 @@ impl World {
                             }
                             w.turn = None;
                             words.publish(Tid(w.cache), Tid(w.cache));
-                            words.flusher().store(0, std::sync::atomic::Ordering::SeqCst);
+                            words.flusher().store(0, SeqCst);
                         }
                         Flusher::Other(_) => {}
                     }
@@ -163,7 +168,7 @@ impl World {
                 if without != Without::Poison {
                     words.poison();
                 }
-                flush::end(words, me);
+                flush::end(words, me, 0);
                 w.at[me] = At::Refused;
             }
             At::Flushed(target) => {
@@ -172,7 +177,7 @@ impl World {
             }
             At::Told => {
                 words.show();
-                flush::end(words, me);
+                flush::end(words, me, 0);
                 w.at[me] = At::Left;
             }
             At::Acknowledged | At::Refused | At::Dead => {}
@@ -197,7 +202,7 @@ impl World {
 }
 
 fn explore(without: Without) -> (Option<String>, usize) {
-    let words = ProcessWords::new(std::sync::Arc::default());
+    let words = ProcessWords::new(Arc::default());
     words.found(1, false, 1, Tid(0));
     let first = World {
         words: words.committing(),
@@ -242,4 +247,44 @@ fn each_safeguard_is_needed() {
     for without in [Without::WantedFirst, Without::TargetFirst, Without::Poison, Without::Rewrite, Without::TakeOver] {
         assert!(explore(without).0.is_some(), "{without:?}");
     }
+}
+
+#[test]
+fn the_end_of_a_flush_wakes_those_that_it_covers_and_one_that_flushes_next() {
+    let words = ProcessWords::new(Arc::default());
+    words.found(1, false, 1, Tid(0));
+    words.raise_written(Tid(3));
+    assert!(lead(&words, 0, 0) == Flusher::Me);
+    let (target, covered) = flush::begin(&words);
+    assert_eq!((target, words.flushing()), (Tid(3), (Tid(3), covered)));
+    let (asleep, awake) = (AtomicUsize::new(0), [AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let is_awake = || awake.each_ref().map(|count| count.load(SeqCst));
+    let within = Instant::now() + Duration::from_secs(60);
+    let wait_for = |is_so: &dyn Fn() -> bool| {
+        while !is_so() {
+            assert!(Instant::now() < within, "{:?} are awake", is_awake());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    };
+    std::thread::scope(|s| {
+        for n in 0..6 {
+            let (words, asleep, awake) = (&words, &asleep, &awake);
+            s.spawn(move || {
+                let bell = (covered + n) % 2;
+                let rung = words.flush_bells()[bell].load(SeqCst);
+                asleep.fetch_add(1, SeqCst);
+                system::wait(words.flush_bells()[bell], rung, Duration::from_secs(120));
+                awake[n % 2].fetch_add(1, SeqCst);
+            });
+        }
+        wait_for(&|| asleep.load(SeqCst) == 6);
+        words.raise_flushed(target);
+        flush::end(&words, 0, covered);
+        wait_for(&|| is_awake()[0] == 3 && is_awake()[1] > 0);
+        assert!(lead(&words, 1, 0) == Flusher::Me);
+        let (_, next) = flush::begin(&words);
+        assert_eq!(next, 1 - covered);
+        flush::end(&words, 1, next);
+        wait_for(&|| is_awake() == [3, 3]);
+    });
 }

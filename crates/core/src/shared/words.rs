@@ -297,10 +297,24 @@ impl ProcessWords {
         self.ring();
     }
 
+    /// Wakes all that wait for a flush or the store.
     pub fn ring(&self) {
-        let bell = &self.0.to_write().shorts[FLUSH_BELL];
-        bell.fetch_add(1, SeqCst);
-        system::wake(bell, true);
+        for bell in &self.0.to_write().shorts[FLUSH_BELLS..=SHOWN_BELL] {
+            bell.fetch_add(1, SeqCst);
+            system::wake(bell, true);
+        }
+    }
+
+    /// Wakes all that wait for the flush which ends, and one, to begin it, of those that wait for
+    /// the next.
+    pub fn ring_flushed(&self, bell: usize, end: impl FnOnce()) {
+        let bells = &self.0.to_write().shorts[FLUSH_BELLS..SHOWN_BELL];
+        // A process that finds no flusher has looked at the bells before.
+        for bell in bells {
+            bell.fetch_add(1, SeqCst);
+        }
+        end();
+        bells.iter().enumerate().for_each(|(n, each)| system::wake(each, n == bell));
     }
 
     pub fn generation(&self) -> u64 {
@@ -479,8 +493,32 @@ impl ProcessWords {
         self.cell(AT_FLUSH_US)
     }
 
-    pub fn flush_bell(&self) -> &AtomicU32 {
-        &self.0.shorts[FLUSH_BELL]
+    /// Rung by [`ProcessWords::ring`] alone.
+    pub fn shown_bell(&self) -> &AtomicU32 {
+        &self.0.shorts[SHOWN_BELL]
+    }
+
+    /// One for each of two flushes that follow each other.
+    pub fn flush_bells(&self) -> [&AtomicU32; 2] {
+        [&self.0.shorts[FLUSH_BELLS], &self.0.shorts[FLUSH_BELLS + 1]]
+    }
+
+    /// Of the flush under way or the last one: the newest transaction that it covers, and its bell.
+    pub fn flushing(&self) -> (Tid, usize) {
+        let word = self.long(AT_FLUSHING).load(SeqCst);
+        (Tid(word >> 1), (word & 1) as usize)
+    }
+
+    /// A flush of all up to `target` begins. Returns its bell.
+    pub fn set_flushing(&self, target: Tid) -> usize {
+        let bell = 1 - self.flushing().1;
+        self.cell(AT_FLUSHING).store(target.0 << 1 | bell as u64, SeqCst);
+        bell
+    }
+
+    /// Number plus one of the process that waits for those which the last flush covered; 0: none.
+    pub fn gatherer(&self) -> &AtomicU64 {
+        self.cell(AT_GATHERER)
     }
 
     /// Home may have left older snapshots.

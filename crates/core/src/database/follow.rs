@@ -23,8 +23,7 @@ use crate::shared::member::Member;
 use crate::shared::tail::{Reach, Tail};
 use crate::sqlite_format::home::{self, State};
 
-/// Up to so many records usually fit the first window, in bytes; else the second is used.
-const FEW_RECORDS: u64 = 8;
+/// Of the first look at the log, and the most of later ones: a process is usually few records behind.
 const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
 
 pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach: Reach) -> Result<()> {
@@ -56,14 +55,13 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach
             member.generation.store(generation, Ordering::Relaxed);
         }
         // The ring may have reused it.
-        let mut window = Window::default();
+        let (mut window, mut window_bytes) = (Window::default(), WINDOW_BYTES.0);
         // No record follows streamed images before they are home, and a newer slot says that they
         // are.
         while inner.published.tid < goal && !db.table.read().has_layer() {
             if !window.reaches(&tail.slot, &tail.cursor) {
-                let few = goal.0 - inner.published.tid.0 <= FEW_RECORDS;
-                let bytes = if few { WINDOW_BYTES.0 } else { WINDOW_BYTES.1 };
-                member.log.look(&mut window, &tail.slot, &tail.cursor, bytes)?;
+                member.log.look(&mut window, &tail.slot, &tail.cursor, window_bytes)?;
+                window_bytes = (4 * window_bytes).min(WINDOW_BYTES.1);
             }
             let next = member.log.next_written(&tail.slot, &tail.cursor, &window, &mut buf, |end, record| {
                 let visible = words.visible().min(record.head.tid).max(inner.latest.tid);

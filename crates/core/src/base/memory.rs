@@ -9,6 +9,8 @@ use std::collections::HashMap;
 use std::collections::{TryReserveError, VecDeque};
 use std::hash::{BuildHasher, Hash};
 
+use smallvec::SmallVec;
+
 use crate::base::error::{Error, Result};
 
 pub trait Room {
@@ -31,6 +33,12 @@ impl<T> Room for VecDeque<T> {
 impl<K: Eq + Hash, V, S: BuildHasher> Room for HashMap<K, V, S> {
     fn room(&mut self, more: usize) -> Result<()> {
         self.try_reserve(more).map_err(no_memory)
+    }
+}
+
+impl<A: smallvec::Array> Room for SmallVec<A> {
+    fn room(&mut self, more: usize) -> Result<()> {
+        self.try_reserve(more).map_err(|_| Error::NoMemory)
     }
 }
 

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::base::error::{Error, Result};
 use crate::base::layout::le_u32;
 use crate::base::memory::{self, Room};
@@ -15,6 +17,9 @@ use crate::pages::image::Image;
 
 /// Of each change: whether it is compact u8, length u32.
 const HEAD_BYTES: usize = 5;
+
+/// Those of two rows or so lie within.
+type ChangeBytes = SmallVec<[u8; 256]>;
 
 /// The image below the first change.
 #[derive(Clone, Debug)]
@@ -32,7 +37,7 @@ struct WaitingChanges {
     page_bytes: u32,
     base: ChainBase,
     /// One behind the other, each with its head.
-    bytes: Vec<u8>,
+    bytes: ChangeBytes,
 }
 
 #[derive(Clone, Debug)]
@@ -51,7 +56,8 @@ impl ChangeChain {
             return Ok(None);
         }
         // Rows that go to a page come one by one.
-        let mut bytes = memory::list(len + 256)?;
+        let mut bytes = ChangeBytes::new();
+        bytes.room(len)?;
         put_change(&mut bytes, ranges);
         Ok(Some(ChangeChain(Arc::new(WaitingChanges { page_bytes, base, bytes }))))
     }
@@ -76,7 +82,8 @@ impl ChangeChain {
         if !self.0.has_room(ranges) {
             return Ok(None);
         }
-        let mut bytes = memory::list(before.len() + HEAD_BYTES + ranges.bytes().len())?;
+        let mut bytes = ChangeBytes::new();
+        bytes.room(before.len() + HEAD_BYTES + ranges.bytes().len())?;
         bytes.extend_from_slice(before);
         put_change(&mut bytes, ranges);
         Ok(Some(ChangeChain(Arc::new(WaitingChanges { page_bytes: *page_bytes, base: base.clone(), bytes }))))
@@ -122,7 +129,7 @@ impl WaitingChanges {
 }
 
 /// At most half a page.
-fn put_change(to: &mut Vec<u8>, ranges: Ranges<'_>) {
+fn put_change(to: &mut ChangeBytes, ranges: Ranges<'_>) {
     to.push(u8::from(ranges.is_compact()));
     to.extend_from_slice(&(ranges.bytes().len() as u32).to_le_bytes());
     to.extend_from_slice(ranges.bytes());

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use crate::base::error::{Error, Result};
 use crate::base::layout::STREAM_UNIT;
@@ -48,6 +49,9 @@ struct PageVersion {
     tid: Tid,
     place: ImageLocation,
 }
+
+/// Oldest first; most pages have one.
+type Versions = SmallVec<[PageVersion; 1]>;
 
 impl PageVersion {
     fn is_newer_than_home(&self) -> bool {
@@ -180,7 +184,7 @@ struct TableChange {
 
 #[derive(Default)]
 pub struct PageTable {
-    pages: FxHashMap<PageNo, Vec<PageVersion>>,
+    pages: FxHashMap<PageNo, Versions>,
     /// A big transaction's images; a checkpoint follows before the next commit.
     layer: Option<Layer>,
     new_bytes: u64,
@@ -213,7 +217,7 @@ impl PageTable {
         listed.map_or(ImageLocation::Home, |version| version.place.clone())
     }
 
-    fn versions(&mut self, page: PageNo) -> &mut Vec<PageVersion> {
+    fn versions(&mut self, page: PageNo) -> &mut Versions {
         self.pages.entry(page).or_default()
     }
 
@@ -334,10 +338,6 @@ impl PageTable {
         retain_needed(page, versions, tid, readers);
         // A checkpoint will write the added one: the former newest is now kept.
         let (new, still_kept) = (added.bytes(), bytes(versions));
-        if versions.is_empty() {
-            // Most pages have one.
-            versions.reserve_exact(1);
-        }
         versions.push(added);
         self.new_bytes = self.new_bytes + new - newest;
         self.kept_bytes = self.kept_bytes + still_kept - kept;
@@ -590,7 +590,7 @@ impl PageTable {
 
     /// Home is about to lose `old`, which replaces it in the first `count` versions. Several may be
     /// in home: a checkpoint marks one for a page beyond home's end, too.
-    fn displace_home(versions: &mut Vec<PageVersion>, count: usize, old: ImageLocation) {
+    fn displace_home(versions: &mut Versions, count: usize, old: ImageLocation) {
         let older = versions.get(..count).unwrap_or_default();
         let from = older.iter().rposition(|v| !matches!(v.place, ImageLocation::Home)).map_or(0, |newest| newest + 1);
         debug_assert!(from < count || count == 0, "a version is newer than home");
@@ -615,7 +615,7 @@ fn bytes(versions: &[PageVersion]) -> u64 {
 }
 
 /// Keeps the versions, all before `until`, that a snapshot may read.
-fn retain_needed(page: PageNo, versions: &mut Vec<PageVersion>, until: Tid, readers: Readers<'_>) {
+fn retain_needed(page: PageNo, versions: &mut Versions, until: Tid, readers: Readers<'_>) {
     let mut next = until;
     for at in (0..versions.len()).rev() {
         let Some(tid) = versions.get(at).map(|v| v.tid) else { continue };

@@ -29,7 +29,6 @@ const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
 pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach: Reach) -> Result<()> {
     let words = &member.words;
     let mut tail = member.tail.lock();
-    let mut buf = Vec::new();
     // Each round but the last sees another generation.
     for _ in 0..1000 {
         // Read first: a checkpoint of all that is visible by now may come a round later.
@@ -54,29 +53,10 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach
             }
             member.generation.store(generation, Ordering::Relaxed);
         }
-        // The ring may have reused it.
-        let (mut window, mut window_bytes) = (Window::default(), WINDOW_BYTES.0);
-        // No record follows streamed images before they are home, and a newer slot says that they
-        // are.
-        while inner.published.tid < goal && !db.table.read().has_layer() {
-            if !window.reaches(&tail.slot, &tail.cursor) {
-                member.log.look(&mut window, &tail.slot, &tail.cursor, window_bytes)?;
-                window_bytes = (4 * window_bytes).min(WINDOW_BYTES.1);
-            }
-            let next = member.log.next_written(&tail.slot, &tail.cursor, &window, &mut buf, |end, record| {
-                let visible = words.visible().min(record.head.tid).max(inner.latest.tid);
-                let readers = Readers { snapshots: &inner.snapshots, visible };
-                Ok((end, apply(db, member, &tail.slot, record, &inner.published, readers)?))
-            });
-            let next = match next {
-                // A newer slot gave the record up, and its images were overwritten meanwhile.
-                Err(Error::Corrupt(_)) if words.generation() != generation => break,
-                next => next?,
-            };
-            let Some((end, state)) = next else { break };
-            tail.cursor = end;
-            inner.hide(Arc::new(state));
-            inner.advance();
+        match follow(db, member, inner, &mut tail, goal) {
+            // A newer slot gave a record up, and its images were overwritten meanwhile.
+            Err(Error::Corrupt(_)) if words.generation() != generation => {}
+            followed => followed?,
         }
         if words.generation() != generation {
             continue;
@@ -92,6 +72,46 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach
         return Err(lost(member, inner.published.tid.next()));
     }
     Err(Error::Busy("other processes write faster than this one can follow".into()))
+}
+
+/// Up to `goal`, or where the records end.
+fn follow(db: &Database, member: &Member, inner: &mut DatabaseState, tail: &mut Tail, goal: Tid) -> Result<()> {
+    // The ring may have reused it.
+    let (mut window, mut window_bytes) = (Window::default(), WINDOW_BYTES.0);
+    let mut buf = Vec::new();
+    // No record follows streamed images before they are home, and a newer slot says that they are.
+    while inner.published.tid < goal && !db.table.read().has_layer() {
+        if !window.reaches(&tail.slot, &tail.cursor) {
+            member.log.look(&mut window, &tail.slot, &tail.cursor, window_bytes)?;
+            window_bytes = (4 * window_bytes).min(WINDOW_BYTES.1);
+        }
+        let batch = member.log.written_in(&tail.slot, &tail.cursor, &window, goal)?;
+        db.table.read().look_ahead(|look| batch.iter().for_each(|(_, record)| record.for_each(|page, _| look(page))));
+        for (end, record) in &batch {
+            let state = apply(db, member, &tail.slot, record, &inner.published, readers(member, inner, record))?;
+            arrive(inner, tail, *end, state);
+        }
+        if !batch.is_empty() {
+            continue;
+        }
+        let next = member.log.next_written(&tail.slot, &tail.cursor, &window, &mut buf, |end, record| {
+            Ok((end, apply(db, member, &tail.slot, record, &inner.published, readers(member, inner, record))?))
+        })?;
+        let Some((end, state)) = next else { break };
+        arrive(inner, tail, end, state);
+    }
+    Ok(())
+}
+
+fn readers<'a>(member: &Member, inner: &'a DatabaseState, record: &Record<'_>) -> Readers<'a> {
+    let visible = member.words.visible().min(record.head.tid).max(inner.latest.tid);
+    Readers { snapshots: &inner.snapshots, visible }
+}
+
+fn arrive(inner: &mut DatabaseState, tail: &mut Tail, end: LogCursor, state: State) {
+    tail.cursor = end;
+    inner.hide(Arc::new(state));
+    inner.advance();
 }
 
 fn lost(member: &Member, tid: Tid) -> Error {

@@ -106,6 +106,9 @@ pub struct LogFile {
     pub path: PathBuf,
 }
 
+/// So many records are decoded before they are applied.
+const BATCH: u64 = 64;
+
 #[derive(Default)]
 pub struct Window {
     at: u64,
@@ -431,24 +434,40 @@ impl LogFile {
         counts: impl Fn(&Record<'_>) -> Result<bool>,
         visit: impl FnOnce(LogCursor, &Record<'_>) -> Result<T>,
     ) -> Result<Option<T>> {
-        for at in next_places(slot, cursor.tail) {
-            // The first record may begin the next lap; later ones may then use the space it
-            // skipped.
-            let first = if cursor.tail == slot.start { at } else { cursor.first };
-            if at.0.saturating_sub(first.0) < slot.ring_bytes
-&& let Some(bytes) = self.read_record(window, slot, at, cursor.last_tid, buf)?
-// A record that ends in the next lap must not reach the first.
-&& (at.0 - first.0).saturating_add(bytes.len() as u64) <= slot.ring_bytes
-&& let Some(record) = Record::decode(bytes, slot.page_bytes)
-&& follows(&record.head, slot, cursor)
-&& counts(&record)?
+        for (at, first) in places_in_lap(slot, cursor) {
+            let bytes = self.read_record(window, slot, at, cursor.last_tid, buf)?;
+            let found = bytes.and_then(|bytes| found_at(slot, cursor, (at, first), bytes));
+            if let Some((next, record)) = found
+                && counts(&record)?
             {
-                let tail = LogOffset(at.0 + record.bytes());
-                let next = LogCursor { tail, prev_crc: record.crc, last_tid: record.head.tid, first };
                 return visit(next, &record).map(Some);
             }
         }
         Ok(None)
+    }
+
+    /// The records known to be written that follow `cursor` one behind the other and lie in the
+    /// window, up to `last`, each with its end. One that streamed images ends them.
+    pub(crate) fn written_in<'a>(
+        &self,
+        slot: &Slot,
+        cursor: &LogCursor,
+        window: &'a Window,
+        last: Tid,
+    ) -> Result<Vec<(LogCursor, Record<'a>)>> {
+        let count = last.0.saturating_sub(cursor.last_tid.0).min(BATCH) as usize;
+        let mut all: Vec<(LogCursor, Record<'a>)> = memory::list(count)?;
+        let mut end = *cursor;
+        while all.len() < count && end.last_tid < last {
+            let found = places_in_lap(slot, &end).find_map(|(at, first)| {
+                let len = record_bytes(slot, at, end.last_tid, window.part(place(slot, at), at::HEADER_BYTES)?)?;
+                found_at(slot, &end, (at, first), window.part(place(slot, at), len)?)
+            });
+            let Some(next) = found.filter(|(_, record)| record.head.stream.count == 0) else { break };
+            end = next.0;
+            all.push(next);
+        }
+        Ok(all)
     }
 
     fn read_record<'a>(
@@ -459,15 +478,9 @@ impl LogFile {
         newer_than: Tid,
         buf: &'a mut Vec<u8>,
     ) -> Result<Option<&'a [u8]>> {
-        let in_ring = at.0 % slot.ring_bytes;
-        let from = slot.ring_at() + in_ring;
+        let from = place(slot, at);
         let head = window.read(self, buf, from, at::HEADER_BYTES)?;
-        let Some(peek) = Peek::at(head) else { return Ok(None) };
-        let follows = (peek.salt == slot.salt && peek.tid > newer_than) || !keeps(Case::RecordChain);
-        if !follows || in_ring + u64::from(peek.len) > slot.ring_bytes {
-            return Ok(None);
-        }
-        let len = usize::try_from(peek.len).map_err(|_| Error::NoMemory)?;
+        let Some(len) = record_bytes(slot, at, newer_than, head) else { return Ok(None) };
         let bytes = window.read(self, buf, from, len)?;
         Ok((bytes.len() == len).then_some(bytes))
     }
@@ -789,6 +802,43 @@ impl LogFile {
 }
 
 /// Whether the record is the one behind `end`.
+/// In the file.
+fn place(slot: &Slot, at: LogOffset) -> u64 {
+    slot.ring_at() + at.0 % slot.ring_bytes
+}
+
+/// Length of the record with this `head`; `None` if it cannot be one of the ring that is newer.
+fn record_bytes(slot: &Slot, at: LogOffset, newer_than: Tid, head: &[u8]) -> Option<usize> {
+    let peek = Peek::at(head)?;
+    let follows = (peek.salt == slot.salt && peek.tid > newer_than) || !keeps(Case::RecordChain);
+    let is_within = at.0 % slot.ring_bytes + u64::from(peek.len) <= slot.ring_bytes;
+    usize::try_from(peek.len).ok().filter(|_| follows && is_within)
+}
+
+/// Of the places of the next record, each with the place of the first one, those before that in the
+/// next lap.
+fn places_in_lap(slot: &Slot, cursor: &LogCursor) -> impl Iterator<Item = (LogOffset, LogOffset)> + use<> {
+    let (ring_bytes, first) = (slot.ring_bytes, (cursor.tail != slot.start).then_some(cursor.first));
+    // The first record may begin the next lap; later ones may then use the space it skipped.
+    let places = next_places(slot, cursor.tail).into_iter().map(move |at| (at, first.unwrap_or(at)));
+    places.filter(move |(at, first)| at.0.saturating_sub(first.0) < ring_bytes)
+}
+
+/// The record in `bytes`, if it is the next behind `cursor`, and its end.
+fn found_at<'a>(
+    slot: &Slot,
+    cursor: &LogCursor,
+    (at, first): (LogOffset, LogOffset),
+    bytes: &'a [u8],
+) -> Option<(LogCursor, Record<'a>)> {
+    // A record that ends in the next lap must not reach the first.
+    let end = at.0.checked_sub(first.0)?.saturating_add(bytes.len() as u64);
+    let record = Record::decode(bytes, slot.page_bytes).filter(|_| end <= slot.ring_bytes)?;
+    let tail = LogOffset(at.0 + record.bytes());
+    let next = LogCursor { tail, prev_crc: record.crc, last_tid: record.head.tid, first };
+    follows(&record.head, slot, cursor).then_some((next, record))
+}
+
 fn follows(head: &RecordHead, slot: &Slot, end: &LogCursor) -> bool {
     // TIDs of pages in place are missing; the checksum proves that no record is.
     let chains = head.salt == slot.salt && head.tid > end.last_tid && head.prev_crc == end.prev_crc;

@@ -89,6 +89,11 @@ impl ChangeChain {
         Ok(Some(ChangeChain(Arc::new(WaitingChanges { page_bytes: *page_bytes, base: base.clone(), bytes }))))
     }
 
+    /// Near the next change.
+    pub fn last_byte(&self) -> u8 {
+        self.0.bytes.last().copied().unwrap_or(0)
+    }
+
     pub fn page_bytes(&self) -> u32 {
         self.0.page_bytes
     }

@@ -217,6 +217,20 @@ impl PageTable {
         listed.map_or(ImageLocation::Home, |version| version.place.clone())
     }
 
+    /// Looks at the newest versions of pages that are about to change. Looks that depend on nothing
+    /// wait for memory together.
+    pub fn look_ahead(&self, each_page: impl FnOnce(&mut dyn FnMut(PageNo))) {
+        let mut seen = 0u64;
+        each_page(&mut |page| {
+            let newest = self.pages.get(&page).and_then(|versions| versions.last());
+            seen ^= newest.map_or(0, |newest| match &newest.place {
+                ImageLocation::Unmade(chain) => chain.last_byte().into(),
+                _ => newest.tid.0,
+            });
+        });
+        std::hint::black_box(seen);
+    }
+
     fn versions(&mut self, page: PageNo) -> &mut Versions {
         self.pages.entry(page).or_default()
     }

@@ -23,7 +23,7 @@ use crate::shared::member::Member;
 use crate::shared::tail::{Reach, Tail};
 use crate::sqlite_format::home::{self, State};
 
-/// Of the first look at the log, and the most of later ones: a process is usually few records behind.
+/// Of the first look at the log, and the most of later ones: few records are usually new.
 const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
 
 pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach: Reach) -> Result<()> {

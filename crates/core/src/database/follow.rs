@@ -23,7 +23,7 @@ use crate::shared::member::Member;
 use crate::shared::tail::{Reach, Tail};
 use crate::sqlite_format::home::{self, State};
 
-/// Of the first look at the log, and the most of later ones: few records are usually new.
+/// The least and the most of a look at the log.
 const WINDOW_BYTES: (u64, u64) = (4096, 64 << 10);
 
 pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach: Reach) -> Result<()> {
@@ -53,7 +53,14 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach
             }
             member.generation.store(generation, Ordering::Relaxed);
         }
-        match follow(db, member, inner, &mut tail, goal) {
+        let begin = tail.cursor.tail.0;
+        let followed = follow(db, member, inner, &mut tail, goal);
+        // About as much is new the next time.
+        let bytes = tail.cursor.tail.0.saturating_sub(begin);
+        if bytes > 0 {
+            tail.usual_bytes = bytes.max(tail.usual_bytes / 2);
+        }
+        match followed {
             // A newer slot gave a record up, and its images were overwritten meanwhile.
             Err(Error::Corrupt(_)) if words.generation() != generation => {}
             followed => followed?,
@@ -77,13 +84,14 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach
 /// Up to `goal`, or where the records end.
 fn follow(db: &Database, member: &Member, inner: &mut DatabaseState, tail: &mut Tail, goal: Tid) -> Result<()> {
     // The ring may have reused it.
-    let (mut window, mut window_bytes) = (Window::default(), WINDOW_BYTES.0);
+    let (mut window, mut window_bytes) = (Window::default(), tail.usual_bytes);
     let mut buf = Vec::new();
     // No record follows streamed images before they are home, and a newer slot says that they are.
     while inner.published.tid < goal && !db.table.read().has_layer() {
         if !window.reaches(&tail.slot, &tail.cursor) {
-            member.log.look(&mut window, &tail.slot, &tail.cursor, window_bytes)?;
-            window_bytes = (4 * window_bytes).min(WINDOW_BYTES.1);
+            let bytes = window_bytes.clamp(WINDOW_BYTES.0, WINDOW_BYTES.1);
+            member.log.look(&mut window, &tail.slot, &tail.cursor, bytes)?;
+            window_bytes = 4 * bytes;
         }
         let batch = member.log.written_in(&tail.slot, &tail.cursor, &window, goal)?;
         db.table.read().look_ahead(|look| batch.iter().for_each(|(_, record)| record.for_each(|page, _| look(page))));

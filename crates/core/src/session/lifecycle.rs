@@ -139,7 +139,7 @@ impl Database {
         **writer = Some(live);
         if self.facts().all_in_log() && !inner.options.concurrent {
             let options = inner.options.clone();
-            let tail = Tail { slot, cursor };
+            let tail = Tail { cursor, ..Tail::at(slot) };
             self.enrol(Member::found(self.files(), log, tail, due, options.psow, in_flight)?, writer, inner);
         }
         self.tell_attached(inner);

@@ -18,11 +18,13 @@ pub struct Tail {
     pub slot: Slot,
     /// Behind the last record known.
     pub cursor: LogCursor,
+    /// New at a look, as far as known.
+    pub usual_bytes: u64,
 }
 
 impl Tail {
     pub fn at(slot: Slot) -> Tail {
-        Tail { cursor: LogCursor::at(&slot), slot }
+        Tail { cursor: LogCursor::at(&slot), slot, usual_bytes: 0 }
     }
 
     /// `slot` is yet to be applied.

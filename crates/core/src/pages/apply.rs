@@ -130,6 +130,7 @@ impl RecordApplier<'_, '_> {
         };
         // Page 1 has the state's header, needed at once.
         let waits = page != PageNo::HEADER && change.bytes() <= self.may_wait_bytes;
+        let may_wait_bytes = &mut self.may_wait_bytes;
         let old = self.table.amend(page, tid, self.readers, |place| match place {
             ImageLocation::Memory(image) => {
                 let Some(image) = image.unshared() else { return Ok(false) };
@@ -137,7 +138,11 @@ impl RecordApplier<'_, '_> {
                 note(image);
                 Ok(true)
             }
-            ImageLocation::Unmade(chain) if waits => chain.push(change),
+            ImageLocation::Unmade(chain) if waits => {
+                let is_added = chain.push(change)?;
+                *may_wait_bytes -= if is_added { change.bytes() } else { 0 };
+                Ok(is_added)
+            }
             _ => Ok(false),
         })?;
         let Some(old) = old else { return Ok(()) };

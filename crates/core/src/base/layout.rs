@@ -94,7 +94,7 @@ pub mod words {
     pub const AT_WRITTEN: usize = 26;
     pub const AT_WANTED: usize = 27;
     pub const AT_FLUSHER: usize = 28;
-    /// What the flush under way, or else the last one, covers, shifted by its bell's number.
+    /// The newest TID that the flush under way covers, or else the last one; in bit 0 its bell.
     pub const AT_FLUSHING: usize = 29;
     pub const AT_GATHERER: usize = 30;
     pub const AT_FLUSH_ENDED: usize = 31;

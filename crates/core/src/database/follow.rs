@@ -93,7 +93,7 @@ fn follow(db: &Database, member: &Member, inner: &mut DatabaseState, tail: &mut 
             member.log.look(&mut window, &tail.slot, &tail.cursor, bytes)?;
             window_bytes = 4 * bytes;
         }
-        let batch = member.log.written_in(&tail.slot, &tail.cursor, &window, goal)?;
+        let batch = window.written(&tail.slot, &tail.cursor, goal)?;
         db.table.read().look_ahead(|look| batch.iter().for_each(|(_, record)| record.for_each(|page, _| look(page))));
         for (end, record) in &batch {
             let state = apply(db, member, &tail.slot, record, &inner.published, readers(member, inner, record))?;

@@ -21,6 +21,7 @@ use crate::base::memory::{self, Room};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, Tid};
 use crate::disk::beside;
+use crate::disk::shared::BYTES as WORDS_BYTES;
 use crate::disk::{Disk, DiskFile, FileId, FileSeal, NamesStamp, OpenMode, random, read_part, system};
 use crate::sqlite_format::home::mark;
 
@@ -137,6 +138,24 @@ impl Window {
         let from = slot.ring_at().saturating_add(next);
         let end = self.at.saturating_add(self.bytes.len() as u64);
         self.at <= from && from.saturating_add(at::HEADER_BYTES as u64) <= end
+    }
+
+    /// The records here that are known to be written and follow `cursor` one behind the other, up
+    /// to `last`, each with its end. One that streamed images ends them.
+    pub(crate) fn written(&self, slot: &Slot, cursor: &LogCursor, last: Tid) -> Result<Vec<(LogCursor, Record<'_>)>> {
+        let count = last.0.saturating_sub(cursor.last_tid.0).min(BATCH) as usize;
+        let mut all: Vec<(LogCursor, Record<'_>)> = memory::list(count)?;
+        let mut end = *cursor;
+        while all.len() < count && end.last_tid < last {
+            let found = places_in_lap(slot, &end).find_map(|(at, first)| {
+                let len = record_bytes(slot, at, end.last_tid, self.part(place(slot, at), at::HEADER_BYTES)?)?;
+                found_at(slot, &end, (at, first), self.part(place(slot, at), len)?)
+            });
+            let Some(next) = found.filter(|(_, record)| record.head.stream.count == 0) else { break };
+            end = next.0;
+            all.push(next);
+        }
+        Ok(all)
     }
 
     /// The window may have it. Fewer bytes come at the file's end.
@@ -446,30 +465,6 @@ impl LogFile {
         Ok(None)
     }
 
-    /// The records known to be written that follow `cursor` one behind the other and lie in the
-    /// window, up to `last`, each with its end. One that streamed images ends them.
-    pub(crate) fn written_in<'a>(
-        &self,
-        slot: &Slot,
-        cursor: &LogCursor,
-        window: &'a Window,
-        last: Tid,
-    ) -> Result<Vec<(LogCursor, Record<'a>)>> {
-        let count = last.0.saturating_sub(cursor.last_tid.0).min(BATCH) as usize;
-        let mut all: Vec<(LogCursor, Record<'a>)> = memory::list(count)?;
-        let mut end = *cursor;
-        while all.len() < count && end.last_tid < last {
-            let found = places_in_lap(slot, &end).find_map(|(at, first)| {
-                let len = record_bytes(slot, at, end.last_tid, window.part(place(slot, at), at::HEADER_BYTES)?)?;
-                found_at(slot, &end, (at, first), window.part(place(slot, at), len)?)
-            });
-            let Some(next) = found.filter(|(_, record)| record.head.stream.count == 0) else { break };
-            end = next.0;
-            all.push(next);
-        }
-        Ok(all)
-    }
-
     fn read_record<'a>(
         &self,
         window: &'a Window,
@@ -674,9 +669,9 @@ impl LogFile {
         self.file.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
 
-    /// Without block 0: a store to the words that processes share would be a write of each flush.
-    pub(crate) fn flush_records(&self, block_bytes: u32) -> Result<()> {
-        let flushed = self.file.sync_from(block_bytes.into());
+    /// Without the words that processes share: a store to them would be a write of each flush.
+    pub(crate) fn flush_records(&self) -> Result<()> {
+        let flushed = self.file.sync_from(WORDS_BYTES as u64);
         flushed.map_err(|error| Error::Io { what: self.what("cannot flush"), error })
     }
 
@@ -801,7 +796,6 @@ impl LogFile {
     }
 }
 
-/// Whether the record is the one behind `end`.
 /// In the file.
 fn place(slot: &Slot, at: LogOffset) -> u64 {
     slot.ring_at() + at.0 % slot.ring_bytes
@@ -839,6 +833,7 @@ fn found_at<'a>(
     follows(&record.head, slot, cursor).then_some((next, record))
 }
 
+/// Whether the record is the one behind `end`.
 fn follows(head: &RecordHead, slot: &Slot, end: &LogCursor) -> bool {
     // TIDs of pages in place are missing; the checksum proves that no record is.
     let chains = head.salt == slot.salt && head.tid > end.last_tid && head.prev_crc == end.prev_crc;

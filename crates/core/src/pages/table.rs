@@ -217,8 +217,8 @@ impl PageTable {
         listed.map_or(ImageLocation::Home, |version| version.place.clone())
     }
 
-    /// Looks at the newest versions of pages that are about to change. Looks that depend on nothing
-    /// wait for memory together.
+    /// Looks at the newest versions of pages that are about to change. No look depends on another,
+    /// so the processor waits for the memory of several at once.
     pub fn look_ahead(&self, each_page: impl FnOnce(&mut dyn FnMut(PageNo))) {
         let mut seen = 0u64;
         each_page(&mut |page| {

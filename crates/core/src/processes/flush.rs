@@ -8,9 +8,9 @@
 //!
 //! The word FLUSHER is the flushing process's number plus one; 0: none. It only saves work, for
 //! flushes may overlap. After a flush, the processes that it covered get as long as it took to come
-//! back with their next transaction, so that all share the next flush; one process, GATHERER,
-//! watches the time. FLUSHER is taken from a process that stops for long, and from a dead one (rule
-//! WrittenAgain).
+//! back with their next transaction, so that all share the next flush. One process, GATHERER,
+//! watches that time. FLUSHER is taken from a process that stops for long, and from a dead one
+//! (rule WrittenAgain).
 //!
 //! The processes that a flush covers sleep on its bell, others on the next flush's. Its end wakes
 //! all of the former and one of the latter, which begins the next flush or becomes GATHERER. A
@@ -77,21 +77,12 @@ fn gather(words: &ProcessWords) -> Option<Duration> {
     time_us.checked_sub(since_us).filter(|left| *left > 0).map(Duration::from_micros)
 }
 
-struct FlushLook {
-    flusher: Flusher,
-    /// The flush under way covers the transaction.
-    covers: bool,
-    nap: Duration,
-}
-
-/// No flush is under way.
-fn look_for_next(words: &ProcessWords, me: usize, gathers: bool) -> FlushLook {
-    let me_flushes = || FlushLook { flusher: lead(words, me, 0), covers: false, nap: LOOK_FOR_DEAD };
-    let Some(left) = gather(words).filter(|_| gathers) else { return me_flushes() };
+/// No flush is under way: the flusher of the next, and how long to sleep if it is another process.
+fn next_flusher(words: &ProcessWords, me: usize, gathers: bool) -> (Flusher, Duration) {
+    let Some(left) = gather(words).filter(|_| gathers) else { return (lead(words, me, 0), LOOK_FOR_DEAD) };
     let mine = me as u64 + 1;
-    let is_mine =
-        words.gatherer().compare_exchange(0, mine, SeqCst, SeqCst).map_or_else(|other| other == mine, |_| true);
-    FlushLook { flusher: Flusher::Other(me), covers: false, nap: if is_mine { left } else { LOOK_FOR_DEAD } }
+    let gatherer = words.gatherer().compare_exchange(0, mine, SeqCst, SeqCst).map_or_else(|other| other, |_| mine);
+    (Flusher::Other(me), if gatherer == mine { left } else { LOOK_FOR_DEAD })
 }
 
 /// For a message.
@@ -154,7 +145,7 @@ impl Database {
         let mut since = Instant::now();
         let mut looked = since;
         loop {
-            let rung = words.flush_bells().map(|bell| bell.load(SeqCst));
+            let bells = words.flush_bells().map(|bell| (bell, bell.load(SeqCst)));
             let shown = words.shown_bell().load(SeqCst);
             words.show();
             if reached(words, tid, durability) || (words.ship().waits() && words.flushed() >= tid) {
@@ -172,12 +163,12 @@ impl Database {
             let may = words.written() >= tid && !member.observes;
             // Before the flusher: else that of a later flush could be taken for this one's.
             let (target, bell) = words.flushing();
-            let mut look = match ProcessWords::flusher_of(words.flusher().load(SeqCst)) {
-                Some(other) => FlushLook { flusher: Flusher::Other(other), covers: target >= tid, nap: LOOK_FOR_DEAD },
-                None if may => look_for_next(words, member.me, !patience.is_zero()),
-                None => FlushLook { flusher: Flusher::Other(member.me), covers: false, nap: LOOK_FOR_DEAD },
+            let flusher = ProcessWords::flusher_of(words.flusher().load(SeqCst));
+            let (mut turn, nap) = match flusher {
+                None if may => next_flusher(words, member.me, !patience.is_zero()),
+                _ => (Flusher::Other(flusher.unwrap_or(member.me)), LOOK_FOR_DEAD),
             };
-            if let Flusher::Other(other) = look.flusher
+            if let Flusher::Other(other) = turn
                 && (now - looked >= LOOK_FOR_DEAD || now - since >= patience)
             {
                 looked = now;
@@ -186,17 +177,17 @@ impl Database {
                     continue;
                 }
                 if now - since >= patience && may {
-                    look.flusher = lead(words, member.me, other as u64 + 1);
+                    turn = lead(words, member.me, other as u64 + 1);
                     since = now;
                 }
             }
-            if look.flusher == Flusher::Me {
+            if turn == Flusher::Me {
                 self.flush_for_all(member)?;
                 continue;
             }
-            let bell = if look.covers { bell } else { 1 - bell };
-            match (words.flush_bells().get(bell), rung.get(bell)) {
-                (Some(bell), Some(rung)) if may => system::wait(bell, *rung, look.nap),
+            let is_covered = flusher.is_some() && target >= tid;
+            match bells.get(if is_covered { bell } else { 1 - bell }) {
+                Some((bell, rung)) if may => system::wait(bell, *rung, nap),
                 // It could not do what the one that is woken must.
                 _ => system::wait(words.shown_bell(), shown, LOOK_ONLY),
             }
@@ -207,9 +198,8 @@ impl Database {
         let words = &member.words;
         let began_us = now_us();
         let (target, bell) = begin(words);
-        let block_bytes = member.tail.lock().slot.block_bytes;
         // Another process's failed flush may have hidden a loss.
-        match member.log.flush_records(block_bytes).and_then(|()| self.check(Some(member))) {
+        match member.log.flush_records().and_then(|()| self.check(Some(member))) {
             Ok(()) => {
                 let ended_us = now_us();
                 words.flush_ended().store(ended_us, SeqCst);

@@ -74,7 +74,7 @@ pub fn apply(
     record: &Record<'_>,
     readers: Readers<'_>,
 ) -> Result<State> {
-    RecordApplier { source, table, readers, overflow: None, may_wait_bytes: record.bytes() }.apply(state, record)
+    RecordApplier { source, table, readers, overflow: None, may_wait_bytes: u64::MAX }.apply(state, record)
 }
 
 impl RecordApplier<'_, '_> {

@@ -51,15 +51,17 @@ impl ChangeChain {
             PageChange::Fresh(ranges) => (ranges, ChainBase::Zeros),
             PageChange::Image(_) => return Ok(None),
         };
-        let len = HEAD_BYTES + ranges.bytes().len();
-        if len > page_bytes as usize {
-            return Ok(None);
-        }
-        // Rows that go to a page come one by one.
+        // One alone may be longer than several: home is not read for it yet.
+        let fits = bytes_of(ranges) <= page_bytes as usize;
+        if fits { ChangeChain::of(base, page_bytes, &[], ranges).map(Some) } else { Ok(None) }
+    }
+
+    fn of(base: ChainBase, page_bytes: u32, before: &[u8], ranges: Ranges<'_>) -> Result<ChangeChain> {
         let mut bytes = ChangeBytes::new();
-        bytes.room(len)?;
+        bytes.room(before.len() + bytes_of(ranges))?;
+        bytes.extend_from_slice(before);
         put_change(&mut bytes, ranges);
-        Ok(Some(ChangeChain(Arc::new(WaitingChanges { page_bytes, base, bytes }))))
+        Ok(ChangeChain(Arc::new(WaitingChanges { page_bytes, base, bytes })))
     }
 
     /// False: this chain stays, for others read it or an image costs less.
@@ -68,25 +70,19 @@ impl ChangeChain {
         let Some(changes) = Arc::get_mut(&mut self.0).filter(|changes| changes.has_room(ranges)) else {
             return Ok(false);
         };
-        changes.bytes.room(HEAD_BYTES + ranges.bytes().len())?;
+        changes.bytes.room(bytes_of(ranges))?;
         put_change(&mut changes.bytes, ranges);
         Ok(true)
     }
 
     /// Of all changes here and `change`. `None`: an image costs less.
     pub fn then(&self, change: PageChange<'_>) -> Result<Option<ChangeChain>> {
-        let WaitingChanges { page_bytes, base, bytes: before } = &*self.0;
+        let WaitingChanges { page_bytes, base, bytes } = &*self.0;
         let PageChange::Delta(ranges) = change else {
             return ChangeChain::begin(ChainBase::Zeros, *page_bytes, change);
         };
-        if !self.0.has_room(ranges) {
-            return Ok(None);
-        }
-        let mut bytes = ChangeBytes::new();
-        bytes.room(before.len() + HEAD_BYTES + ranges.bytes().len())?;
-        bytes.extend_from_slice(before);
-        put_change(&mut bytes, ranges);
-        Ok(Some(ChangeChain(Arc::new(WaitingChanges { page_bytes: *page_bytes, base: base.clone(), bytes }))))
+        let fits = self.0.has_room(ranges);
+        if fits { ChangeChain::of(base.clone(), *page_bytes, bytes, ranges).map(Some) } else { Ok(None) }
     }
 
     /// Near the next change.
@@ -129,11 +125,15 @@ impl ChangeChain {
 
 impl WaitingChanges {
     fn has_room(&self, ranges: Ranges<'_>) -> bool {
-        self.bytes.len() + HEAD_BYTES + ranges.bytes().len() <= self.page_bytes as usize / 2
+        self.bytes.len() + bytes_of(ranges) <= self.page_bytes as usize / 2
     }
 }
 
-/// At most half a page.
+fn bytes_of(ranges: Ranges<'_>) -> usize {
+    HEAD_BYTES + ranges.bytes().len()
+}
+
+/// There is room for it.
 fn put_change(to: &mut ChangeBytes, ranges: Ranges<'_>) {
     to.push(u8::from(ranges.is_compact()));
     to.extend_from_slice(&(ranges.bytes().len() as u32).to_le_bytes());

@@ -41,6 +41,11 @@ impl PageNo {
     }
 }
 
+/// Number of whole pages in a file of so many bytes.
+pub fn whole_pages(bytes: u64, page_bytes: u32) -> u32 {
+    u32::try_from(bytes / u64::from(page_bytes.max(1))).unwrap_or(u32::MAX)
+}
+
 /// Bytes of a page from `at` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagePart {

@@ -13,7 +13,7 @@ use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
 use crate::base::memory::{self, Room};
 use crate::base::rules::{Case, keeps};
-use crate::base::types::{PageNo, Tid};
+use crate::base::types::{PageNo, Tid, whole_pages};
 use crate::database::{Database, HomeFile, LiveDatabase};
 use crate::disk::DiskFile;
 use crate::disk::image_file::ImageFile;
@@ -67,7 +67,7 @@ impl Database {
         let needed = others.iter().any(|pins| pins.within(Tid(0), state.tid));
         if needed || (afresh && words.kept().1 > 0) {
             let mut run = member.kept.begin(afresh)?;
-            let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
+            let home_pages = whole_pages(live.home.bytes, state.page_bytes);
             let mut image = memory::zeros(state.page_bytes as usize)?;
             for (page, _) in pages.iter().filter(|(page, _)| page.0 <= home_pages) {
                 let until = self.table.read().newest_tid(*page).unwrap_or(state.tid);
@@ -366,7 +366,7 @@ fn keep_for_snapshots(
     if !older.tids().any(|tid| is_old(&tid)) || !keeps(Case::KeptForSnapshots) {
         return Ok(false);
     }
-    let home_pages = u32::try_from(live.home.bytes / u64::from(state.page_bytes.max(1))).unwrap_or(u32::MAX);
+    let home_pages = whole_pages(live.home.bytes, state.page_bytes);
     let member = live.member.clone();
     // It may find the page in images kept by another process.
     let is_kept = |page, tid| member.as_ref().map_or(Ok(false), |m| m.kept.has(page, tid));

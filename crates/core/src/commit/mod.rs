@@ -20,7 +20,7 @@ use crate::base::layout::home as at;
 use crate::base::memory;
 use crate::base::options::{HeaderPage, Images, Options};
 use crate::base::rules::{Case, keeps};
-use crate::base::types::{LogOffset, PageNo, Tid};
+use crate::base::types::{LogOffset, PageNo, Tid, whole_pages};
 use crate::checkpoint::sweep;
 use crate::checkpoint::{checkpoint, settle_mark, tell_recovery};
 use crate::database::scheme::{Commit, CommitOutcome, Facts, Gaps, Scheme};
@@ -153,7 +153,7 @@ fn check_new(db: &Database, scheme: &dyn Scheme, options: &Options, txn: &Txn) -
 
 /// Page 1 states it, if it was written.
 fn page_count(txn: &Txn) -> u32 {
-    let by_size = || u32::try_from(txn.file_bytes / u64::from(txn.page_bytes.max(1))).unwrap_or(u32::MAX);
+    let by_size = || whole_pages(txn.file_bytes, txn.page_bytes);
     match txn.pages.get(&PageNo::HEADER) {
         Some(image) => home::page_count(image).filter(|n| *n != 0).unwrap_or_else(by_size),
         None if txn.base.page_count == 0 => by_size(),

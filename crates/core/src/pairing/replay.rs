@@ -10,7 +10,7 @@ use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
 use crate::base::rules::{Case, keeps};
-use crate::base::types::{LogOffset, PageNo, Tid};
+use crate::base::types::{LogOffset, PageNo, Tid, whole_pages};
 use crate::database::Database;
 use crate::log::file::{LogCursor, LogFile};
 use crate::log::record::Decider;
@@ -104,7 +104,7 @@ impl Replay<'_> {
         let mut page_count_min = state.page_count;
         let snapshots = Snapshots::default();
         let home = |page: PageNo, image: &mut [u8]| read_home(db, slot, page, image);
-        let home_pages = u32::try_from(home_bytes / u64::from(slot.page_bytes.max(1))).unwrap_or(u32::MAX);
+        let home_pages = whole_pages(home_bytes, slot.page_bytes);
         let source = RecordSource { path: &db.path, log, slot, home_pages, home: &home };
         let mut applier = RecordApplier {
             source: &source,

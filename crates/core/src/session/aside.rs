@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::memory;
 use crate::base::rules::{Case, keeps};
-use crate::base::types::PageNo;
+use crate::base::types::{PageNo, whole_pages};
 use crate::checkpoint::checkpoint;
 use crate::database::queue::ConnectionId;
 use crate::database::{Database, LiveDatabase, Phase};
@@ -171,7 +171,7 @@ fn plain_commit(
         db.home.write_at(&buf, page.offset(txn.page_bytes)).context(what)?;
     }
     // Pages removed and added again without a write are zeros.
-    let end = u32::try_from(txn.file_bytes / u64::from(txn.page_bytes.max(1))).unwrap_or(u32::MAX);
+    let end = whole_pages(txn.file_bytes, txn.page_bytes);
     for page in (txn.base_limit.min(txn.base.page_count) + 1..=end).map(PageNo) {
         if !txn.pages.contains_key(&page) && txn.streamed.get(page).is_none() {
             buf.fill(0);

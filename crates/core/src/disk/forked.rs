@@ -141,8 +141,8 @@ pub fn in_child() {
             Held::Map(at, len) => {
                 let access = libc::PROT_READ | libc::PROT_WRITE;
                 let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED;
-                // SAFETY: replaces a mapping of ours, of atomics or never read, by one
-                // as large of zeros.
+                // SAFETY: replaces a mapping of ours, of atomics or never read, by one as large of
+                // zeros.
                 unsafe { libc::mmap(at as *mut c_void, len, access, flags, -1, 0) };
             }
         }

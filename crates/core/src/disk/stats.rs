@@ -126,6 +126,13 @@ impl CountedFile {
     }
 }
 
+impl CountedFile {
+    fn count_sync(&self) {
+        Stats::add(&self.stats.flushes, 1);
+        Stats::add(&self.stats.syncs, 1);
+    }
+}
+
 impl DiskFile for CountedFile {
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         Stats::add(&self.stats.writes, 1);
@@ -141,14 +148,12 @@ impl DiskFile for CountedFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        Stats::add(&self.stats.flushes, 1);
-        Stats::add(&self.stats.syncs, 1);
+        self.count_sync();
         self.file.sync()
     }
 
     fn sync_from(&self, from: u64) -> io::Result<()> {
-        Stats::add(&self.stats.flushes, 1);
-        Stats::add(&self.stats.syncs, 1);
+        self.count_sync();
         self.file.sync_from(from)
     }
 

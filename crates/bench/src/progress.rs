@@ -16,6 +16,11 @@ pub fn spelled(time: Duration) -> String {
     }
 }
 
+/// The note of a part that is missing.
+pub fn unfinished(why: &String) -> String {
+    format!("not measured to the end: {why}")
+}
+
 /// Why later runs are missing.
 pub fn interrupted(whole_runs: usize) -> String {
     format!("run {} was interrupted; those before it count", whole_runs + 1)

@@ -179,7 +179,7 @@ impl Measurements {
     fn missing(&mut self, notes: &mut Vec<String>) -> Vec<String> {
         let mut missing: Vec<String> = std::mem::take(&mut self.failed).into_values().collect();
         missing.extend(self.is_interrupted.then(|| progress::interrupted(self.runs)));
-        notes.extend(missing.iter().map(|why| format!("not measured to the end: {why}")));
+        notes.extend(missing.iter().map(progress::unfinished));
         missing
     }
 

@@ -408,7 +408,7 @@ pub fn run(args: &SuiteOptions, place: WorkerKind) -> Result<()> {
     if !periodic.is_empty() {
         below.extend(periodic::below());
     }
-    below.extend(failed.iter().map(|why| format!("Note: not measured to the end: {why}")));
+    below.extend(failed.iter().map(|why| format!("Note: {}", progress::unfinished(why))));
     let leads = leads(&rows);
     print!("{}", told(&rows, &periodic, leads.iter().chain(&below), &parameters, text::columns()));
     files.write(&CrowdJson { parameters: &parameters, results: &rows, periodic: &periodic }, || {

@@ -27,7 +27,7 @@ use crate::host::Mount;
 use crate::numbers::measure::INTERRUPTED;
 use crate::parameters::card::{self, Machine};
 use crate::parameters::suite::SuiteOptions;
-use crate::progress::Progress;
+use crate::progress::{self, Progress};
 use crate::text;
 use anyhow::{Context, Result, bail};
 use figures::{CellWork, Figure, FigureMetric, FigureSize};
@@ -232,7 +232,7 @@ impl SchemesSuite {
         if samples.iter().flatten().all(Vec::is_empty) && !failed.is_empty() {
             bail!("nothing was measured: {}", failed.join("; "));
         }
-        self.notes.extend(failed.iter().map(|why| format!("not measured to the end: {why}")));
+        self.notes.extend(failed.iter().map(progress::unfinished));
         Ok((samples, runs))
     }
 

@@ -53,11 +53,16 @@ fn ground(case: Option<Case>) -> Ground {
         // Only `sql` damages files at rest and puts old files back.
         Some(Case::NewSession | Case::LaterRecordProves) => (false, true, Some("log")),
         // Others find these out, too, but late.
-        Some(Case::LogGivenBack | Case::LogSealed) => (false, true, Some("log")),
+        Some(Case::LogGivenBack) => (false, true, Some("log")),
         Some(Case::HomeFitsLog | Case::LogWiped | Case::FlushedStays | Case::ProofKept) => (true, false, Some("log")),
-        Some(Case::Poisons | Case::EmptyCommitFlushes | Case::StreamedWhole | Case::JournalHeadLast) => {
-            (true, false, Some("log"))
-        }
+        Some(
+            Case::Poisons
+            | Case::EmptyCommitFlushes
+            | Case::StreamedWhole
+            | Case::StreamedBehindEnd
+            | Case::LogSealed
+            | Case::JournalHeadLast,
+        ) => (true, false, Some("log")),
         Some(Case::SlotsAgree | Case::HeldInPlace) => (true, false, Some("dhl-cc")),
         Some(Case::FlushedBeforeExchange | Case::ExchangeFlushed) => (true, false, Some("dash")),
         Some(Case::TrailerSession | Case::RestoredSealed | Case::HomeBeforeNext | Case::SizeHome | Case::SizeLast) => {
@@ -72,19 +77,20 @@ fn ground(case: Option<Case>) -> Ground {
 /// does.
 fn first_seed(case: Option<Case>) -> u64 {
     match case {
+        Some(Case::PoisonTold) => 416,
         Some(Case::ProofKept) => 393,
-        Some(Case::PoisonTold) => 304,
+        Some(Case::LogGivenBack) => 145,
+        Some(Case::StreamedWhole) => 120,
         Some(Case::JournalHeadLast) => 100,
         Some(Case::SizeLast) => 79,
-        Some(Case::JournalRemovalFlushed | Case::StreamedWhole) => 69,
+        Some(Case::JournalRemovalFlushed) => 69,
         Some(Case::SlotBehindSweep) => 47,
-        Some(Case::LogSealed) => 45,
         Some(Case::SeenByAllAtOnce) => 38,
-        Some(Case::LogGivenBack) => 30,
+        Some(Case::LogSealed | Case::LeftoversFlushed) => 31,
         Some(Case::LaterRecordProves) => 27,
+        Some(Case::CloseProven) => 24,
         Some(Case::RestoredSealed) => 22,
         Some(Case::TrailerSession) => 17,
-        Some(Case::CloseProven) => 16,
         Some(Case::EmptyCommitFlushes) => 13,
         Some(Case::RingGrownBeforeSlot) => 12,
         Some(Case::Poisons) => 11,

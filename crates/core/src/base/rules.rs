@@ -42,6 +42,8 @@ cases! {
     WholeTransaction {
         /// A record counts with all streamed images.
         StreamedWhole,
+        /// What streamed home is flushed before the record.
+        StreamedHomeFirst,
         /// Pages behind FCNTL_SYNC are committed too.
         LateWritesCommitted,
     }
@@ -112,6 +114,8 @@ cases! {
         KeptForSnapshots,
         /// Home's images are kept for other processes.
         KeptForOthers,
+        /// No snapshot reads where images stream home.
+        StreamedBehindEnd,
     }
     AnnounceThenLook {
         /// Snapshots are announced before use.

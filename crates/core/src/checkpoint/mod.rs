@@ -262,13 +262,14 @@ pub fn write_home(
 }
 
 pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state: &State) -> Result<()> {
-    if state.kind != FileKind::Empty && home.bytes != state.bytes() {
-        file.set_len(state.bytes()).context(|| db.what("cannot fit the length of"))?;
-        if state.bytes() < home.bytes {
+    let bytes = state.bytes().max(home.streamed_bytes);
+    if state.kind != FileKind::Empty && home.bytes != bytes {
+        file.set_len(bytes).context(|| db.what("cannot fit the length of"))?;
+        if bytes < home.bytes {
             // Blocks behind a nearer end are given back.
-            home.reserved_bytes = home.reserved_bytes.min(state.bytes());
+            home.reserved_bytes = home.reserved_bytes.min(bytes);
         }
-        home.bytes = state.bytes();
+        home.bytes = bytes;
     }
     Ok(())
 }

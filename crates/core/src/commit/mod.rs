@@ -12,6 +12,7 @@
 
 pub mod log;
 pub mod record;
+pub mod stream;
 
 use std::sync::Arc;
 
@@ -337,6 +338,7 @@ pub fn publish(
     if let Some((of, _)) = live.first_page.as_mut().filter(|_| prepared.changed) {
         *of = state.clone();
     }
+    live.home.streamed_bytes = 0;
     // Readers pin under `inner`, and see table and state change as one (invariant I4, rule
     // TableAndStateAtOnce).
     debug_assert!(db.undecided.lock().is_none(), "rule PreparedThenDecided");

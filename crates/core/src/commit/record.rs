@@ -1,21 +1,19 @@
-//! A transaction as one log record: deltas or whole pages, and images that stream behind the ring.
+//! A transaction as one log record: deltas or whole pages, and the index of images that streamed.
 
 use std::sync::Arc;
 
 use crate::base::error::{Error, Result};
-use crate::base::layout::record as at;
 use crate::base::memory;
 use crate::base::options::{Images, Options};
 use crate::base::types::PageNo;
 use crate::checkpoint::growth;
+use crate::commit::stream;
 use crate::database::scheme::Commit;
 use crate::database::{Database, LiveDatabase};
 use crate::disk::stats::Stats;
 use crate::log::group::Durability;
 use crate::log::record::StreamIndex;
 use crate::log::ring::{Ready, StreamedImages as Streams, WrittenRecord};
-use crate::pages::image::Image;
-use crate::pages::table::stream_units;
 use crate::pages::txn::{ChangedPage, Txn};
 use crate::sqlite_format::home::State;
 
@@ -25,7 +23,7 @@ pub fn begin(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<()> {
     live.encoder.add_decider(&several.decider(&db.path, live.log.slot().session))
 }
 
-/// Images that do not fit the ring stream behind it.
+/// Images that do not fit the ring stream.
 pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> Result<StreamIndex> {
     let Commit { db, live, txn, options } = c.parts();
     if options.bundle.images == Images::Full {
@@ -40,7 +38,7 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> 
     }
     if len > live.log.record_bytes_max() {
         if txn.streamed.is_empty() {
-            growth::before_stream(db, live, options, txn.page_bytes)?;
+            stream::begin(db, live, options, txn)?;
         }
         begin(db, live, txn)?;
         for c in changed {
@@ -48,15 +46,15 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> 
                 // Whole, over zeros: the same as its delta.
                 live.encoder.add_delta(c.page, None, &c.new)?;
             } else {
-                stream_page(live, txn, c.page, &c.new)?;
+                stream::page(db, live, txn, c.page, &c.new)?;
             }
         }
     }
-    let gone: Vec<PageNo> = txn.streamed.iter().map(|(p, ..)| p).filter(|p| p.0 > page_count).collect();
+    let gone: Vec<PageNo> = txn.streamed.iter().map(|(p, _)| p).filter(|p| p.0 > page_count).collect();
     for page in gone {
         txn.streamed.remove(page);
     }
-    let stream = write_index(live, txn)?;
+    let stream = stream::finish(db, live, txn)?;
     let len = live.encoder.record_bytes() as u64;
     if !live.log.has_room(len, own_block(options)) {
         db.flush_new_mark(live)?;
@@ -76,72 +74,12 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> 
             live.log.slot().ring_bytes
         )));
     }
-    Stats::add_alone(&db.stats.streamed_pages, u64::from(stream.count));
+    Stats::add_alone(&db.stats.streamed_pages, txn.streamed.len().into());
     Ok(stream)
 }
-
-const RUN_BYTES: usize = 256 << 10;
 
 pub fn own_block(options: &Options) -> bool {
     options.bundle.images == Images::Full
-}
-
-/// Writes unflushed; the image counts only with the commit record.
-pub fn stream_page(live: &mut LiveDatabase, txn: &mut Txn, page: PageNo, image: &Image) -> Result<()> {
-    if txn.streamed.is_empty() {
-        txn.stream_from = live.log.stream_tail();
-    }
-    let at = txn.streamed.get(page).map(|(at, _)| at);
-    let at = live.log.stream(image, at)?;
-    txn.streamed.set(page, at, crc32c::crc32c(image))
-}
-
-pub fn stream_pages(live: &mut LiveDatabase, txn: &mut Txn, pages: &[PageNo]) -> Result<()> {
-    let size = txn.page_bytes as usize;
-    let mut run = memory::list(RUN_BYTES.max(size))?;
-    for pages in pages.chunks((RUN_BYTES / size.max(1)).max(1)) {
-        if txn.streamed.is_empty() {
-            txn.stream_from = live.log.stream_tail();
-        }
-        run.clear();
-        pages.iter().filter_map(|page| txn.pages.get(page)).for_each(|image| run.extend_from_slice(image));
-        debug_assert!(run.len() == pages.len() * size, "all are in the overlay");
-        let mut at = live.log.stream(&run, None)?;
-        for (page, image) in pages.iter().zip(run.chunks(size.max(1))) {
-            txn.streamed.set(*page, at, crc32c::crc32c(image))?;
-            txn.pages.remove(page);
-            at += image.len() as u64;
-        }
-    }
-    Ok(())
-}
-
-fn write_index(live: &mut LiveDatabase, txn: &Txn) -> Result<StreamIndex> {
-    let mut stream = StreamIndex { count: txn.streamed.len(), index: 0, crc: 0 };
-    if stream.count == 0 {
-        return Ok(stream);
-    }
-    let index_at = live.log.stream_tail();
-    stream.index = stream_units(index_at)?;
-    let mut at = index_at;
-    let mut part = memory::list(4096 * at::STREAM_ITEM_BYTES)?;
-    let mut flush = |part: &mut Vec<u8>, at: &mut u64| -> Result<()> {
-        stream.crc = crc32c::crc32c_append(stream.crc, part);
-        live.log.stream(part, Some(*at))?;
-        *at += part.len() as u64;
-        part.clear();
-        Ok(())
-    };
-    for (page, position, crc) in txn.streamed.iter() {
-        part.extend_from_slice(&page.0.to_le_bytes());
-        part.extend_from_slice(&stream_units(position)?.to_le_bytes());
-        part.extend_from_slice(&crc.to_le_bytes());
-        if part.len() >= 4096 * at::STREAM_ITEM_BYTES {
-            flush(&mut part, &mut at)?;
-        }
-    }
-    flush(&mut part, &mut at)?;
-    Ok(stream)
 }
 
 pub fn finish(c: &mut Commit<'_>, state: &State, stream: StreamIndex) -> Result<Ready> {

@@ -15,6 +15,7 @@ use crate::base::error::{Error, Result};
 use crate::base::layout::home as at;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
+use crate::commit::stream;
 use crate::database::queue::{HoldLimits, Patience, TurnClaim};
 use crate::database::{Database, DatabaseState, LiveDatabase, Phase, state_of};
 use crate::disk::locks;
@@ -842,7 +843,7 @@ impl Connection {
             && !in_doubt()
             && let Some(live) = self.db.writer.lock().as_mut()
         {
-            live.log.stream_drop(txn.stream_from)?;
+            stream::give_up(&self.db, live, &txn)?;
         }
         Ok(())
     }

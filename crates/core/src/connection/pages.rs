@@ -9,9 +9,8 @@ use crate::base::layout::{home as at, put};
 use crate::base::memory::{self, Room};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
-use crate::checkpoint::growth;
-use crate::commit;
-use crate::database::Database;
+use crate::commit::stream;
+use crate::database::{Database, LiveDatabase};
 use crate::pages::image::Image;
 use crate::pages::table::part;
 use crate::pages::txn::{Txn, TxnStage};
@@ -239,7 +238,7 @@ impl Connection {
             if txn.streamed.get(page).is_some() {
                 let mut writer = db.writer.lock();
                 let live = writer.as_mut().ok_or_else(|| Error::Misuse("a write without a log".into()))?;
-                commit::record::stream_page(live, txn, page, &image)?;
+                stream::page(db, live, txn, page, &image)?;
             } else {
                 txn.pages.room(1)?;
                 txn.pages.insert(page, image);
@@ -255,9 +254,9 @@ impl Connection {
             let live = writer.as_mut().ok_or_else(|| Error::Misuse("a write without a log".into()))?;
             if txn.streamed.is_empty() {
                 let options = db.inner.lock().options.clone();
-                growth::before_stream(db, live, &options, txn.page_bytes)?;
+                stream::begin(db, live, &options, txn)?;
             }
-            stream_out(live, txn)?;
+            stream_out(db, live, txn)?;
         }
         Ok(())
     }
@@ -289,7 +288,7 @@ impl Connection {
             && txn.streamed.is_empty()
             && let Some(live) = self.db.writer.lock().as_mut()
         {
-            live.log.stream_drop(txn.stream_from)?;
+            stream::give_up(&self.db, live, txn)?;
         }
         Ok(())
     }
@@ -353,13 +352,8 @@ fn without_sizes(image: &[u8]) -> [Option<&[u8]>; 3] {
 fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut [u8]) -> Result<bool> {
     if let Some(image) = txn.pages.get(&page) {
         to.copy_from_slice(part(image, in_page, to.len())?);
-    } else if let Some((at, _)) = txn.streamed.get(page) {
-        let writer = db.writer.lock();
-        let live = writer.as_ref().ok_or_else(|| Error::Misuse("a read without a log".into()))?;
-        let log = &live.log.file().file;
-        if log.read_at(to, at + in_page as u64).context(|| db.what("cannot read the log of"))? < to.len() {
-            return Err(Error::log_ends_within(page));
-        }
+    } else if stream::read(db, txn, page, in_page, to)? {
+        return Ok(false);
     } else if page.0 <= txn.base_limit && page.0 <= txn.base.page_count {
         return db.read_page(&txn.base, page, in_page, to);
     } else {
@@ -369,11 +363,11 @@ fn read_overlay(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut
 }
 
 /// Page 1 stays in memory: the commit needs it.
-fn stream_out(live: &mut crate::database::LiveDatabase, txn: &mut Txn) -> Result<()> {
+fn stream_out(db: &Database, live: &mut LiveDatabase, txn: &mut Txn) -> Result<()> {
     let mut pages: Vec<PageNo> = memory::list(txn.pages.len())?;
     pages.extend(txn.pages.keys().copied().filter(|p| *p != PageNo::HEADER));
     pages.sort_unstable();
-    commit::record::stream_pages(live, txn, &pages)?;
+    stream::pages(db, live, txn, &pages)?;
     txn.pages.shrink_to(64);
     Ok(())
 }

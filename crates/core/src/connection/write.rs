@@ -9,7 +9,7 @@ use super::said::Synchronous;
 use crate::base::error::{Error, Result};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
-use crate::commit::{self, Published};
+use crate::commit::{self, Published, stream};
 use crate::database::scheme::Commit;
 use crate::database::{Database, LiveDatabase};
 use crate::log::group::Durability;
@@ -78,10 +78,8 @@ impl Connection {
             // Behind a move, SQLite's journal would restore the counters of an older state.
             let refused = self.requires.then(|| stays_here("this transaction"));
             let refused = refused.or(has_moved.then_some(Error::BusySnapshot));
-            let aside = match refused {
-                Some(refused) => Err(refused),
-                None => aside::step_aside(db, &mut writer, txn, &self.journal, self.id),
-            };
+            let logged = refused.map_or_else(|| all_to_log(db, &mut writer, txn), Err);
+            let aside = logged.and_then(|()| aside::step_aside(db, &mut writer, txn, &self.journal, self.id));
             drop(writer);
             return match aside {
                 Ok(journal) => {
@@ -226,6 +224,11 @@ impl Connection {
         }
         published.wait(&self.db, Some(released.usual))
     }
+}
+
+/// Home is to become a plain file of the base.
+fn all_to_log(db: &Database, writer: &mut Option<LiveDatabase>, txn: &mut Txn) -> Result<()> {
+    writer.as_mut().map_or(Ok(()), |live| stream::all_to_log(db, live, txn))
 }
 
 fn late(why: &str) -> Error {

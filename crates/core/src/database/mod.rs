@@ -276,9 +276,15 @@ pub struct HomeFile {
     pub reserved_bytes: u64,
     /// Bytes, if aligned.
     pub atomic_unit: u32,
+    /// Where the images that an open transaction streamed here end, in bytes; 0: none.
+    pub streamed_bytes: u64,
 }
 
 impl HomeFile {
+    pub fn new(mark: HomeMark, bytes: u64, atomic_unit: u32) -> HomeFile {
+        HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit, streamed_bytes: 0 }
+    }
+
     /// Bytes with blocks, or asked for.
     pub fn room_bytes(&self) -> u64 {
         self.bytes.max(self.reserved_bytes)

@@ -15,7 +15,7 @@ use crate::log::record::{PageChange, Record};
 use crate::log::slot::Slot;
 use crate::pages::chains::{ChainBase, ChangeChain};
 use crate::pages::image::Image;
-use crate::pages::table::{ImageLocation, PageTable, Readers, Streamed};
+use crate::pages::table::{ImageLocation, PageTable, Readers, Streamed, StreamedTo};
 use crate::sqlite_format::home::{self, DatabaseHeader, State};
 
 pub struct RecordSource<'a> {
@@ -83,7 +83,9 @@ impl RecordApplier<'_, '_> {
         let tid = record.head.tid;
         let mut done = Ok(());
         let mut header: Option<DatabaseHeader> = None;
+        let mut listed = state.page_count;
         record.for_each(|page, change| {
+            listed = listed.saturating_add(u32::from(page.0 > state.page_count));
             if done.is_ok() {
                 done = self.change(page, tid, change, &mut header);
             }
@@ -93,7 +95,8 @@ impl RecordApplier<'_, '_> {
             let (mut streamed, mut end) = (Streamed::default(), record.head.stream.index_end());
             let is_whole = log.for_each_streamed(record, |page, position, crc| {
                 end = end.max(position.saturating_add(slot.page_bytes.into()));
-                streamed.set(PageNo(page), position, crc)
+                listed = listed.saturating_add(u32::from(page > state.page_count));
+                streamed.set(PageNo(page), StreamedTo::Log(position, crc))
             })?;
             if !is_whole {
                 return Err(Error::Corrupt(format!(
@@ -108,6 +111,10 @@ impl RecordApplier<'_, '_> {
                 )));
             }
             self.table.publish_layer(tid, streamed, log.file.clone(), end);
+        }
+        if listed < record.head.page_count {
+            // The others streamed home.
+            self.table.lists_since(tid);
         }
         if record.head.page_count == 0 {
             return Err(Error::Corrupt(format!("transaction {tid} in the log {} leaves no page", log.path.display())));

@@ -24,7 +24,8 @@ use crate::sqlite_format::home::State;
 
 /// Position in stream units; zero is none.
 pub fn stream_units(position: u64) -> Result<u32> {
-    u32::try_from(position / STREAM_UNIT).map_err(|_| Error::Full("the log is too long".into()))
+    let units = u32::try_from(position / STREAM_UNIT).ok().filter(|units| *units != Streamed::HOME);
+    units.ok_or_else(|| Error::Full("the log is too long".into()))
 }
 
 pub fn part(image: &[u8], at: usize, len: usize) -> Result<&[u8]> {
@@ -68,27 +69,47 @@ impl PageVersion {
     }
 }
 
-/// Byte position and crc32c by page: four index pages per megabyte.
+/// Where an image of a big transaction was written before its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamedTo {
+    /// Byte position behind the ring, and crc32c.
+    Log(u64, u32),
+    /// The page's place, behind the end that home had.
+    Home,
+}
+
+/// By page: four index pages per megabyte.
 #[derive(Clone, Debug, Default)]
 pub struct Streamed {
     chunks: BTreeMap<u32, Vec<(u32, u32)>>,
     count: u32,
+    at_home: u32,
 }
 
 const CHUNK: usize = 512;
 
 impl Streamed {
+    /// In place of a position in stream units.
+    const HOME: u32 = u32::MAX;
+
     fn split(page: PageNo) -> (u32, usize) {
         (page.0 / CHUNK as u32, page.0 as usize % CHUNK)
     }
 
-    pub fn get(&self, page: PageNo) -> Option<(u64, u32)> {
-        let (chunk, at) = Self::split(page);
-        let (units, crc) = *self.chunks.get(&chunk)?.get(at)?;
-        (units != 0).then(|| (u64::from(units) * STREAM_UNIT, crc))
+    fn place((units, crc): (u32, u32)) -> Option<StreamedTo> {
+        match units {
+            0 => None,
+            Self::HOME => Some(StreamedTo::Home),
+            units => Some(StreamedTo::Log(u64::from(units) * STREAM_UNIT, crc)),
+        }
     }
 
-    pub fn set(&mut self, page: PageNo, position: u64, crc: u32) -> Result<()> {
+    pub fn get(&self, page: PageNo) -> Option<StreamedTo> {
+        let (chunk, at) = Self::split(page);
+        Self::place(*self.chunks.get(&chunk)?.get(at)?)
+    }
+
+    pub fn set(&mut self, page: PageNo, to: StreamedTo) -> Result<()> {
         let (chunk, at) = Self::split(page);
         let slots = match self.chunks.entry(chunk) {
             Entry::Occupied(slots) => slots.into_mut(),
@@ -98,19 +119,27 @@ impl Streamed {
                 none.insert(slots)
             }
         };
-        let units = stream_units(position)?;
+        let new = match to {
+            StreamedTo::Log(position, crc) => (stream_units(position)?, crc),
+            StreamedTo::Home => (Self::HOME, 0),
+        };
         if let Some(slot) = slots.get_mut(at) {
-            self.count += u32::from(slot.0 == 0);
-            *slot = (units, crc);
+            let old = std::mem::replace(slot, new);
+            self.recount(old, new);
         }
         Ok(())
+    }
+
+    fn recount(&mut self, (old, _): (u32, u32), (new, _): (u32, u32)) {
+        self.count = self.count - u32::from(old != 0) + u32::from(new != 0);
+        self.at_home = self.at_home - u32::from(old == Self::HOME) + u32::from(new == Self::HOME);
     }
 
     pub fn remove(&mut self, page: PageNo) {
         let (chunk, at) = Self::split(page);
         if let Some(slot) = self.chunks.get_mut(&chunk).and_then(|c| c.get_mut(at)) {
-            self.count -= u32::from(slot.0 != 0);
-            *slot = (0, 0);
+            let old = std::mem::take(slot);
+            self.recount(old, (0, 0));
         }
     }
 
@@ -118,15 +147,26 @@ impl Streamed {
         self.count
     }
 
+    pub fn at_home(&self) -> u32 {
+        self.at_home
+    }
+
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (PageNo, u64, u32)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (PageNo, StreamedTo)> + '_ {
         self.chunks.iter().flat_map(|(chunk, slots)| {
-            slots.iter().enumerate().filter(|(_, (units, _))| *units != 0).map(move |(at, (units, crc))| {
-                (PageNo(chunk * CHUNK as u32 + at as u32), u64::from(*units) * crate::base::layout::STREAM_UNIT, *crc)
-            })
+            let page = move |at: usize| PageNo(chunk * CHUNK as u32 + at as u32);
+            slots.iter().enumerate().filter_map(move |(at, slot)| Some((page(at), Self::place(*slot)?)))
+        })
+    }
+
+    /// Page, byte position and crc32c.
+    pub fn in_log(&self) -> impl Iterator<Item = (PageNo, u64, u32)> + '_ {
+        self.iter().filter_map(|(page, to)| match to {
+            StreamedTo::Log(position, crc) => Some((page, position, crc)),
+            StreamedTo::Home => None,
         })
     }
 }
@@ -210,9 +250,12 @@ impl PageTable {
         if let Some(layer) = &self.layer
             && layer.tid <= tid
             && listed.is_none_or(|v| layer.hides(v))
-            && let Some((position, _)) = layer.streamed.get(page)
+            && let Some(to) = layer.streamed.get(page)
         {
-            return ImageLocation::Log(layer.log.clone(), position);
+            return match to {
+                StreamedTo::Log(position, _) => ImageLocation::Log(layer.log.clone(), position),
+                StreamedTo::Home => ImageLocation::Home,
+            };
         }
         listed.map_or(ImageLocation::Home, |version| version.place.clone())
     }
@@ -293,7 +336,7 @@ impl PageTable {
     pub fn changes(&self, tid: Tid) -> Option<(Tid, Vec<(PageNo, Tid)>)> {
         let since = self.since?;
         let made_by = |page: PageNo| Some((page, self.made_by(page, tid).filter(|made_by| *made_by > since)?));
-        let streamed = self.layer.iter().flat_map(|layer| layer.streamed.iter().map(|(page, ..)| page));
+        let streamed = self.layer.iter().flat_map(|layer| layer.streamed.iter().map(|(page, _)| page));
         let others = streamed.filter(|page| !self.pages.contains_key(page));
         let mut pages: Vec<_> = self.pages.keys().copied().chain(others).filter_map(made_by).collect();
         pages.sort_unstable();
@@ -408,7 +451,7 @@ impl PageTable {
         pages.extend(listed);
         if let Some(layer @ Layer { streamed, log, .. }) = &self.layer {
             let newest = |p: &PageNo| self.pages.get(p).and_then(|v| v.last()).is_none_or(|v| layer.hides(v));
-            let streamed = streamed.iter().filter(|(p, ..)| p.0 <= page_count && newest(p));
+            let streamed = streamed.in_log().filter(|(p, ..)| p.0 <= page_count && newest(p));
             pages.extend(streamed.map(|(page, at, _)| (page, ImageLocation::Log(log.clone(), at))));
         }
         pages.sort_unstable_by_key(|(page, _)| *page);
@@ -713,7 +756,7 @@ mod tests {
         table.publish(PageNo(9), Tid(6), ImageLocation::Memory(image(1)), readers(&snapshots, 6));
         assert_eq!(changes(&table, 6), (Tid(5), vec![(PageNo(9), Tid(6))]));
         let mut streamed = Streamed::default();
-        streamed.set(PageNo(3), 1 << 20, 5).unwrap();
+        streamed.set(PageNo(3), StreamedTo::Log(1 << 20, 5)).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(7), streamed, log, 0);
         assert_eq!(changes(&table, 7), (Tid(5), vec![(PageNo(3), Tid(7)), (PageNo(9), Tid(6))]));
@@ -780,7 +823,7 @@ mod tests {
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), ImageLocation::Memory(image(1)), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
-        streamed.set(PageNo(7), 1 << 20, 5).unwrap();
+        streamed.set(PageNo(7), StreamedTo::Log(1 << 20, 5)).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(2), streamed, log, 0);
         table.checkpointed(Tid(2), 7, readers(&snapshots, 2));
@@ -791,7 +834,7 @@ mod tests {
     fn a_checkpoint_on_its_way_hides_no_streamed_image() {
         let mut table = PageTable::default();
         let mut streamed = Streamed::default();
-        streamed.set(PageNo(7), 1 << 20, 5).unwrap();
+        streamed.set(PageNo(7), StreamedTo::Log(1 << 20, 5)).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(2), streamed, log, 0);
         // Home is about to get the image of 2, perhaps at a later try.
@@ -807,7 +850,7 @@ mod tests {
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), ImageLocation::Memory(image(1)), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
-        streamed.set(PageNo(7), 1 << 20, 5).unwrap();
+        streamed.set(PageNo(7), StreamedTo::Log(1 << 20, 5)).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(2), streamed, log, 0);
         table.checkpointed_elsewhere(Tid(5), &snapshots);
@@ -923,7 +966,7 @@ mod tests {
         let snapshots = Snapshots::from([5]);
         let mut table = found();
         let mut streamed = Streamed::default();
-        streamed.set(PageNo(7), 1 << 20, 5).unwrap();
+        streamed.set(PageNo(7), StreamedTo::Log(1 << 20, 5)).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(6), streamed, log, 0);
         let dirty: Vec<_> =
@@ -947,8 +990,8 @@ mod tests {
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), ImageLocation::Memory(image(1)), readers(&snapshots, 1));
         let mut streamed = Streamed::default();
-        streamed.set(PageNo(7), 1 << 20, 5).unwrap();
-        streamed.set(PageNo(9), 2 << 20, 5).unwrap();
+        streamed.set(PageNo(7), StreamedTo::Log(1 << 20, 5)).unwrap();
+        streamed.set(PageNo(9), StreamedTo::Log(2 << 20, 5)).unwrap();
         assert_eq!(streamed.len(), 2);
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
         table.publish_layer(Tid(2), streamed, log, 0);

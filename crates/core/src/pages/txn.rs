@@ -72,6 +72,10 @@ pub struct Txn {
     pub streamed: Streamed,
     /// In bytes of the log.
     pub stream_from: u64,
+    /// Pages behind it stream to their places in home.
+    pub home_pages: u32,
+    /// Of home before that.
+    pub home_bytes: u64,
     /// Later pages of the base were cut off.
     pub base_limit: u32,
     /// As SQLite sees it.
@@ -93,6 +97,8 @@ impl Txn {
             read: Vec::new(),
             streamed: Streamed::default(),
             stream_from: 0,
+            home_pages: u32::MAX,
+            home_bytes: 0,
             base_limit: base.page_count,
             file_bytes: base.bytes(),
             stage: TxnStage::Open,
@@ -160,7 +166,7 @@ impl Txn {
         let size = u64::from(self.page_bytes.max(1));
         let pages = u32::try_from(len.div_ceil(size)).unwrap_or(u32::MAX);
         self.pages.retain(|page, _| page.0 <= pages);
-        let gone: Vec<PageNo> = self.streamed.iter().map(|(p, ..)| p).filter(|p| p.0 > pages).collect();
+        let gone: Vec<PageNo> = self.streamed.iter().map(|(p, _)| p).filter(|p| p.0 > pages).collect();
         for page in gone {
             self.streamed.remove(page);
         }

@@ -301,7 +301,7 @@ fn follow(
     let slot = member.tail.lock().slot.clone();
     let mark = HomeMark::new(slot.session, told_tid(&slot, db.facts()));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
+    let home = HomeFile::new(mark, bytes, db.atomic_unit(options));
     let psow = member.words.psow();
     if psow != options.psow {
         let shared = Options { psow, ..(*inner.options).clone() };
@@ -435,7 +435,7 @@ fn go_on(
     }
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     // The process that writes home gives it back.
-    let home = HomeFile { mark, bytes, reserved_bytes: bytes, atomic_unit: db.atomic_unit(options) };
+    let home = HomeFile { reserved_bytes: bytes, ..HomeFile::new(mark, bytes, db.atomic_unit(options)) };
     *db.table.write() = table;
     inner.set_state(recovered);
     let live = LiveDatabase { due, ..db.begin(inner, ring, home, slot.base_tid) };
@@ -483,7 +483,7 @@ pub fn take_over(
     // may be missing.
     let tentative = db.read_mark()?.is_some_and(|mark| mark.tentative);
     let mark = HomeMark { tentative, ..HomeMark::new(slot.session, slot.base_tid) };
-    let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
+    let mut home = HomeFile::new(mark, bytes, db.atomic_unit(options));
     if report.transactions > 0 {
         // Records and slot may be in the cache only, and home will depend on them (invariant I3).
         if keeps(Case::LeftoversFlushed) {

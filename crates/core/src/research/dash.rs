@@ -180,7 +180,7 @@ impl Dash {
         let log = live.log.file().file.clone();
         let mut pages: Vec<(PageNo, ImageLocation)> =
             images.iter().map(|(page, image)| (*page, ImageLocation::Memory(image.clone()))).collect();
-        pages.extend(txn.streamed.iter().map(|(page, at, _)| (page, ImageLocation::Log(log.clone(), at))));
+        pages.extend(txn.streamed.in_log().map(|(page, at, _)| (page, ImageLocation::Log(log.clone(), at))));
         pages.sort_unstable_by_key(|(page, _)| *page);
         let done = take_turns(db, live, &mut shadow, state, &pages);
         *self.second.lock() = Some(shadow);

@@ -63,7 +63,7 @@ fn overwrite(
     let log = live.log.file().file.clone();
     let mut pages: Vec<(PageNo, ImageLocation)> =
         images.iter().map(|(page, image)| (*page, ImageLocation::Memory(image.clone()))).collect();
-    pages.extend(txn.streamed.iter().map(|(page, at, _)| (page, ImageLocation::Log(log.clone(), at))));
+    pages.extend(txn.streamed.in_log().map(|(page, at, _)| (page, ImageLocation::Log(log.clone(), at))));
     pages.sort_unstable_by_key(|(page, _)| *page);
     let alone = db.inner.lock().connections == 1;
     if alone {

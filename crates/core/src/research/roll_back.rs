@@ -155,7 +155,7 @@ pub fn rest(db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
     let recovered = state.after(Tid::HOME, state.page_bytes, state.page_count, counter, Some(state.header));
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
     let mark = HomeMark::new(slot.session, slot.base_tid);
-    let mut home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: db.atomic_unit(options) };
+    let mut home = HomeFile::new(mark, bytes, db.atomic_unit(options));
     log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
     // Home's name may be in the cache alone (rule ExchangeFlushed).
     if db.disk.exists(&beside::second_path(&db.path)).context(|| db.what("cannot look beside"))? {

@@ -164,7 +164,7 @@ fn plain_commit(
             db.home.write_at(image, page.offset(txn.page_bytes)).context(what)?;
         }
     }
-    for (page, at, _) in txn.streamed.iter() {
+    for (page, at, _) in txn.streamed.in_log() {
         if log.read_at(&mut buf, at).context(what)? < buf.len() {
             return Err(Error::log_ends_within(page));
         }

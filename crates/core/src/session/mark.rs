@@ -172,7 +172,7 @@ impl Database {
         log.give_rest_back(rest)?;
         let mark = HomeMark { tentative, ..HomeMark::new(session, told_tid(log.slot(), facts)) };
         let bytes = self.mark_home(inner, &mut log, &state, mark, (unlinked, proof_bytes))?;
-        let home = HomeFile { mark, bytes, reserved_bytes: 0, atomic_unit: unit };
+        let home = HomeFile::new(mark, bytes, unit);
         let home_tid = log.slot().base_tid;
         Ok(self.begin(inner, log, home, home_tid))
     }

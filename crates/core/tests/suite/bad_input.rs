@@ -336,18 +336,21 @@ fn a_flipped_bit_in_a_slot_behind_a_big_transaction() {
     commit(&mut c, TX + 1);
     let mut first = plain(TX + 2)[..PAGE].to_vec();
     first[28..32].copy_from_slice(&40u32.to_be_bytes());
-    let pages = (0..40).map(|n| (n, if n == 0 { first.clone() } else { page(TX + 1 + n) }));
-    write(&mut c, &pages.collect::<Vec<_>>());
-    let crashed = whole.copy();
-    drop(c);
-    for slot in [1, 2] {
-        let pair = crashed.copy();
-        flip(&pair.log(), slot * 4096 + 40);
-        lock(&pair.home).unwrap_or_else(|e| panic!("slot {slot}: either slot leads to the whole log: {e}"));
-        let bytes = std::fs::read(&pair.home).unwrap();
-        assert_eq!(bytes.len(), 40 * PAGE, "slot {slot}: the big transaction is lost");
-        assert!((1..40).all(|n| bytes[n * PAGE..][..PAGE] == page(TX + 1 + n as u64)), "slot {slot}");
+    // The first one's pages stream home, those of the second behind the ring.
+    for tx in [TX + 1, TX + 50] {
+        let pages = (0..40).map(|n| (n, if n == 0 { first.clone() } else { page(tx + n) }));
+        write(&mut c, &pages.collect::<Vec<_>>());
+        let crashed = whole.copy();
+        for slot in [1, 2] {
+            let pair = crashed.copy();
+            flip(&pair.log(), slot * 4096 + 40);
+            lock(&pair.home).unwrap_or_else(|e| panic!("slot {slot}: either slot leads to the whole log: {e}"));
+            let bytes = std::fs::read(&pair.home).unwrap();
+            assert_eq!(bytes.len(), 40 * PAGE, "slot {slot}: the big transaction is lost");
+            assert!((1..40).all(|n| bytes[n * PAGE..][..PAGE] == page(tx + n as u64)), "slot {slot}");
+        }
     }
+    drop(c);
 }
 
 /// After a power cut behind the mark, the session's slot is missing. A damaged slot is another case

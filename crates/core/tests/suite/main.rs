@@ -27,6 +27,7 @@ mod rules;
 mod shadow;
 mod shipper;
 mod small_log;
+mod streamed_home;
 mod sweep;
 mod tentative_place;
 #[cfg(unix)]

@@ -21,9 +21,13 @@ fn recover(disk: &SimDisk) -> Result<()> {
     c.close()
 }
 
-fn crashed(pages: u64) -> SimDisk {
+/// The last transaction writes all `pages` of a database that had `old`.
+fn crashed(old: u64, pages: u64) -> SimDisk {
     let disk = SimDisk::new(SimConfig::default());
-    disk.put_file(Path::new(HOME), &plain(0));
+    let mut bytes = plain(0);
+    bytes[31] = old as u8;
+    bytes.extend((3..old).flat_map(page));
+    disk.put_file(Path::new(HOME), &bytes);
     let options = [("stream_size", "65536"), ("log_size", "262144")].map(|(n, v)| (n.to_owned(), v.to_owned()));
     let engine = Engine::new(Arc::new(disk.clone()));
     let mut c = engine.open(Path::new(HOME), OpenMode::ReadWrite, &options).unwrap();
@@ -60,8 +64,9 @@ fn assert_whole(disk: &SimDisk, pages: u64, case: &str) {
 
 #[test]
 fn recovery_crashes_anywhere_and_finishes_the_next_time() {
-    for pages in [8, 60] {
-        let crashed = crashed(pages);
+    // A big one streams home where pages are added, and behind the ring where there were some.
+    for (old, pages) in [(3, 8), (3, 60), (60, 60), (30, 60)] {
+        let crashed = crashed(old, pages);
         let whole = crashed.crash(0);
         recover(&whole).unwrap();
         assert_whole(&whole, pages, "without a crash");
@@ -73,7 +78,7 @@ fn recovery_crashes_anywhere_and_finishes_the_next_time() {
                 first.stop_after(stop);
                 let _ = recover(&first);
                 let again = first.crash(seed);
-                let case = format!("{pages} pages, operation {stop} of {ops}, seed {seed}");
+                let case = format!("{old} and {pages} pages, operation {stop} of {ops}, seed {seed}");
                 recover(&again).unwrap_or_else(|e| panic!("{case}: {e}"));
                 assert_whole(&again, pages, &case);
             }

@@ -1,0 +1,179 @@
+//! A big transaction's pages behind the end of home go there before its record (rule
+//! WholeTransaction).
+
+use crate::common;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use common::hooked::{Call, Hooked};
+use common::{PAGE, commit, page, plain, write};
+use onewrite_core::disk::sim::{SimConfig, SimDisk};
+use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::{Connection, Engine, Error, LockLevel};
+use parking_lot::Mutex;
+
+/// None but page 1 is left for the record.
+const PAGES: u64 = 1 + 12 * 16;
+
+fn open(disk: impl Disk + 'static) -> Connection {
+    let options = [("stream_size", "64k"), ("log_size", "256k")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+    Engine::new(Arc::new(disk)).open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap()
+}
+
+/// A database of three pages, in use.
+fn database() -> (SimDisk, Connection) {
+    let sim = SimDisk::new(SimConfig::default());
+    sim.put_file(Path::new("/db"), &plain(0));
+    let mut c = open(sim.clone());
+    commit(&mut c, 1);
+    c.pragma("checkpoint", None).unwrap().unwrap();
+    (sim, c)
+}
+
+/// All of the larger database.
+fn all(n: u64) -> Vec<(u64, Vec<u8>)> {
+    let mut first = plain(0)[..PAGE].to_vec();
+    first[31] = PAGES as u8;
+    (0..PAGES).map(|p| (p, if p == 0 { first.clone() } else { page(n + p) })).collect()
+}
+
+fn home(sim: &SimDisk) -> Vec<u8> {
+    sim.snapshot_file(Path::new("/db")).unwrap()
+}
+
+fn begin(c: &mut Connection) {
+    c.lock(LockLevel::Shared).unwrap();
+    c.lock(LockLevel::Reserved).unwrap();
+}
+
+#[test]
+fn an_added_page_is_written_once_and_another_twice() {
+    let (sim, mut c) = database();
+    let mut written = |added: bool, n| {
+        sim.reset_counters();
+        write(&mut c, &all(n));
+        let [home, log] = ["/db", "-onewrite"].map(|of| sim.counters_of(of).bytes_written / PAGE as u64);
+        assert!((PAGES - 1..PAGES + 4).contains(&home), "{home} pages to home");
+        assert_eq!(log < 20, added, "{log} to the log");
+    };
+    written(true, 100);
+    written(false, 500);
+    c.close().unwrap();
+    assert!(home(&sim)[PAGE..].chunks(PAGE).zip(501..).all(|(image, n)| image == page(n)));
+}
+
+#[test]
+fn what_is_rolled_back_leaves_home_as_it_was() {
+    let (sim, mut c) = database();
+    let before = home(&sim);
+    for prepares in [false, true] {
+        begin(&mut c);
+        all(100).iter().for_each(|(n, image)| c.write_at(image, n * PAGE as u64).unwrap());
+        assert!(home(&sim).len() > 100 * PAGE, "it streams home");
+        // A savepoint's page is written again, and read.
+        c.write_at(&page(7), 150 * PAGE as u64).unwrap();
+        let mut image = vec![0; PAGE];
+        c.read_at(&mut image, 150 * PAGE as u64).unwrap();
+        assert!(image == page(7));
+        if prepares {
+            c.prepare(None).unwrap();
+        }
+        c.unlock(LockLevel::None).unwrap();
+        assert!(home(&sim) == before, "prepared: {prepares}");
+    }
+    commit(&mut c, 2);
+    c.close().unwrap();
+    assert_eq!(home(&sim).len(), before.len());
+}
+
+#[test]
+fn a_disk_that_gets_full_takes_nothing_from_home() {
+    let (sim, mut c) = database();
+    let before = home(&sim);
+    let used: usize = sim.paths().iter().filter_map(|path| sim.snapshot_file(path)).map(|file| file.len()).sum();
+    sim.set_capacity((used + 100 * PAGE) as u64);
+    begin(&mut c);
+    let full = all(100).iter().find_map(|(n, image)| c.write_at(image, n * PAGE as u64).err());
+    assert!(matches!(full, Some(Error::Full(_))), "{full:?}");
+    c.unlock(LockLevel::None).unwrap();
+    assert!(home(&sim) == before);
+    commit(&mut c, 2);
+    c.close().unwrap();
+    assert_eq!(home(&sim).len(), before.len());
+}
+
+/// Between the record and the checkpoint that follows it, no list of changes has these pages.
+#[test]
+fn another_process_knows_that_its_list_of_changes_lacks_them() {
+    let (sim, c) = database();
+    c.close().unwrap();
+    let process = Hooked::new(&sim);
+    let mut writer = open(process.clone());
+    let mut other = open(sim.clone());
+    commit(&mut writer, 2);
+    let mut look = move || {
+        other.lock(LockLevel::Shared).unwrap();
+        let said = other.pragma("changes", None).unwrap().unwrap();
+        other.unlock(LockLevel::None).unwrap();
+        said
+    };
+    look();
+    commit(&mut writer, 3);
+    assert!(look().contains("pages=2:"), "a small one is listed");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let into = seen.clone();
+    process.at("/db", move |call| {
+        if matches!(call, Call::Write { offset: 0, .. }) {
+            into.lock().push(look());
+        }
+    });
+    write(&mut writer, &all(100));
+    process.leave("/db");
+    let seen = seen.lock();
+    let of = |said: &str, name: &str| said.lines().find_map(|line| line.strip_prefix(name).map(str::to_owned));
+    let newest = seen.iter().rev().find(|said| of(said, "tid=").is_some()).expect("it was looked at");
+    assert_eq!(of(newest, "since="), of(newest, "tid="), "{newest}");
+}
+
+/// A slot that a device damaged leaves the older one, whose records have pages behind home's end.
+#[test]
+fn records_of_a_longer_state_are_not_replayed_over_them() {
+    let (sim, mut c) = database();
+    let first = |pages: u64| {
+        (0, {
+            let mut first = plain(0)[..PAGE].to_vec();
+            first[31] = pages as u8;
+            first
+        })
+    };
+    let longer: Vec<_> = [first(9)].into_iter().chain((3..9).map(|p| (p, page(p)))).collect();
+    write(&mut c, &longer);
+    begin(&mut c);
+    c.write_at(&first(3).1, 0).unwrap();
+    c.truncate(3 * PAGE as u64).unwrap();
+    c.prepare(None).unwrap();
+    c.sync().unwrap();
+    c.commit().unwrap();
+    c.unlock(LockLevel::None).unwrap();
+    begin(&mut c);
+    all(100).iter().for_each(|(n, image)| c.write_at(image, n * PAGE as u64).unwrap());
+    c.prepare(None).unwrap();
+    c.sync().unwrap();
+    // The record's write and flush, and no checkpoint.
+    sim.stop_after(2);
+    let _ = c.commit();
+    std::mem::forget(c);
+    for slot in [1, 2] {
+        let crashed = sim.survive();
+        assert!(crashed.flip_bit(Path::new("/db-onewrite"), slot * PAGE as u64 + 40, 0));
+        let mut c = open(crashed.clone());
+        c.lock(LockLevel::Shared).unwrap();
+        c.unlock(LockLevel::None).unwrap();
+        c.close().unwrap();
+        let home = home(&crashed);
+        assert_eq!(home.len(), PAGES as usize * PAGE, "slot {slot}");
+        let other = home[PAGE..].chunks(PAGE).zip(101..).find(|(image, n)| *image != page(*n));
+        assert!(other.is_none(), "slot {slot}: page {:?}", other.map(|(_, n)| n - 99));
+    }
+}

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use onewrite_core::disk::Disk;
 use onewrite_core::disk::sim::{Op, SimDisk, SplitMix64};
+use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::log_path;
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
@@ -61,6 +61,8 @@ struct World {
     crashed: bool,
     /// A close was cut between its clean slot and its zeros.
     unwiped: bool,
+    /// Another program does, between two sessions.
+    copies_logs: bool,
     /// The traced steps, each with the number of the disk's operation.
     notes: Option<Vec<String>>,
 }
@@ -149,6 +151,8 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         brief: is_brief(seed),
         crashed: false,
         unwiped: false,
+        // No draw, as above.
+        copies_logs: durable && seed % 6 == 1,
         notes: campaign.trace.then(Vec::new),
     });
     let first = SimDisk::new(config);
@@ -558,6 +562,8 @@ impl World {
             }
             if !sticky && self.rng.below(4) == 0 {
                 self.lose_log()?;
+            } else if !sticky && self.copies_logs {
+                self.copy_log()?;
             }
         }
         Ok(())
@@ -572,6 +578,21 @@ impl World {
             let lost = self.disk.remove(&log).and_then(|()| self.disk.sync_dir_of(&log));
             lost.map_err(|e| self.bad(format!("cannot remove the log: {e}")))?;
             self.note(|_| "the log is lost".to_owned());
+        }
+        self.verdict()
+    }
+
+    /// Another program writes the log's bytes to a new file of its name, and flushes neither. The
+    /// close has reached the medium by then.
+    fn copy_log(&mut self) -> Step<()> {
+        let log = log_path(Path::new(DB));
+        if let Some(bytes) = self.disk.sim().snapshot_file(&log) {
+            let closed = self.disk.open(Path::new(DB), OpenMode::ReadWrite).and_then(|home| home.sync());
+            let removed = closed.and_then(|()| self.disk.remove(&log));
+            let made = removed.and_then(|()| self.disk.open(&log, OpenMode::Create));
+            let copied = made.and_then(|file| file.write_at(&bytes, 0));
+            copied.map_err(|e| self.bad(format!("cannot copy the log: {e}")))?;
+            self.note(|_| "the log is copied".to_owned());
         }
         self.verdict()
     }

@@ -63,6 +63,7 @@ struct World {
     unwiped: bool,
     /// Another program does, between two sessions.
     copies_logs: bool,
+    in_page: bool,
     /// The traced steps, each with the number of the disk's operation.
     notes: Option<Vec<String>>,
 }
@@ -153,6 +154,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         unwiped: false,
         // No draw, as above.
         copies_logs: durable && seed % 6 == 1,
+        in_page: b_trees,
         notes: campaign.trace.then(Vec::new),
     });
     let first = SimDisk::new(config);
@@ -582,15 +584,17 @@ impl World {
         self.verdict()
     }
 
-    /// Another program writes the log's bytes to a new file of its name, and flushes neither. The
-    /// close has reached the medium by then.
+    /// Another program writes the log's bytes, to a new file of its name or the same, and does not
+    /// flush. The close has reached the medium by then.
     fn copy_log(&mut self) -> Step<()> {
         let log = log_path(Path::new(DB));
         if let Some(bytes) = self.disk.sim().snapshot_file(&log) {
             let closed = self.disk.open(Path::new(DB), OpenMode::ReadWrite).and_then(|home| home.sync());
-            let removed = closed.and_then(|()| self.disk.remove(&log));
+            // Only a seal tells of that.
+            let in_place = !self.in_page && self.rng.below(2) == 0;
+            let removed = closed.and_then(|()| if in_place { Ok(()) } else { self.disk.remove(&log) });
             let made = removed.and_then(|()| self.disk.open(&log, OpenMode::Create));
-            let copied = made.and_then(|file| file.write_at(&bytes, 0));
+            let copied = made.and_then(|file| file.set_len(0).and_then(|()| file.write_at(&bytes, 0)));
             copied.map_err(|e| self.bad(format!("cannot copy the log: {e}")))?;
             self.note(|_| "the log is copied".to_owned());
         }

@@ -64,18 +64,19 @@ impl Database {
     }
 
     /// Flushes names of home, its log and removed journals, unless `log` notes them flushed (rule
-    /// NamesFlushedOnce). `is_found`: another program may have put the log there and left its bytes
-    /// in the cache, unless its seal tells that they were flushed.
+    /// NamesFlushedOnce). `is_found`: another program may have written the log, and left its bytes
+    /// in the cache. A seal tells whether it did, or else a change of names.
     pub fn flush_names(&self, log: &LogFile, is_found: bool) -> Result<()> {
         let what = || self.what("cannot flush the directory of");
         let stamp = self.disk.names_stamp(&self.path).context(what)?;
-        if stamp.is_some() && log.noted_names()? == stamp {
+        let are_noted = stamp.is_some() && log.noted_names()? == stamp;
+        if is_found && !log.keeps_seal()?.unwrap_or(are_noted) {
+            log.flush()?;
+        }
+        if are_noted {
             return Ok(());
         }
         self.disk.sync_dir_of(&self.path).context(what)?;
-        if is_found && log.sealed()?.is_none() {
-            log.flush()?;
-        }
         match stamp.filter(|stamp| matches!(self.disk.names_stamp(&self.path), Ok(Some(now)) if now == *stamp)) {
             Some(stamp) => log.note_names(stamp),
             None => Ok(()),

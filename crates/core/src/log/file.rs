@@ -631,9 +631,19 @@ impl LogFile {
 
     /// The noted seal, if the file still has it (rule MarkWithFirstRecord).
     pub(crate) fn sealed(&self) -> Result<Option<FileSeal>> {
+        let Some((seal, has_it)) = self.noted_seal()? else { return Ok(None) };
+        Ok(Some(seal).filter(|_| has_it || !keeps(Case::LogSealed)))
+    }
+
+    /// `None`: no seal is noted.
+    pub(crate) fn keeps_seal(&self) -> Result<Option<bool>> {
+        Ok(self.noted_seal()?.map(|(_, has_it)| has_it))
+    }
+
+    fn noted_seal(&self) -> Result<Option<(FileSeal, bool)>> {
         let Some(seal) = self.noted(shared::AT_SEAL)?.map(FileSeal) else { return Ok(None) };
         let has_it = self.file.has_seal(seal).context(|| self.what("cannot look at"))?;
-        Ok(Some(seal).filter(|_| has_it || !keeps(Case::LogSealed)))
+        Ok(Some((seal, has_it)))
     }
 
     /// Every byte of the file has been flushed once. The note is not flushed.

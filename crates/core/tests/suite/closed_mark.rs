@@ -352,17 +352,24 @@ fn a_close_that_fails_leaves_the_database_to_the_next_process() {
 /// record.
 #[test]
 fn a_power_cut_behind_the_mark_beside_a_log_that_was_copied() {
-    let disk = SimDisk::new(SimConfig::default());
-    session(&disk, DB, 2, 2, 7);
-    let log = Path::new("/db-onewrite");
-    let bytes = disk.snapshot_file(log).unwrap();
-    disk.remove(log).unwrap();
-    disk.open(log, OpenMode::Create).unwrap().write_at(&bytes, 0).unwrap();
-    let mut c = open(&disk, DB);
-    c.lock(LockLevel::Shared).unwrap();
-    c.lock(LockLevel::Reserved).unwrap();
-    let crashes = (0..100).map(|seed| disk.crash(seed)).chain([disk.crash_by(&mut |_| 0)]);
-    for (n, after) in crashes.enumerate() {
-        assert_eq!(found(&after, DB, &format!("case {n}")), 7);
+    for in_place in [false, true] {
+        let disk = SimDisk::new(SimConfig::default());
+        session(&disk, DB, 2, 2, 7);
+        session(&disk, DB, 2, 2, 7);
+        disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap().sync().unwrap();
+        let log = Path::new("/db-onewrite");
+        let bytes = disk.snapshot_file(log).unwrap();
+        if !in_place {
+            disk.remove(log).unwrap();
+        }
+        let copy = disk.open(log, OpenMode::Create).unwrap();
+        copy.set_len(0).and_then(|()| copy.write_at(&bytes, 0)).unwrap();
+        let mut c = open(&disk, DB);
+        c.lock(LockLevel::Shared).unwrap();
+        c.lock(LockLevel::Reserved).unwrap();
+        let crashes = (0..100).map(|seed| disk.crash(seed)).chain([disk.crash_by(&mut |_| 0)]);
+        for (n, after) in crashes.enumerate() {
+            assert_eq!(found(&after, DB, &format!("in place: {in_place}, case {n}")), 7);
+        }
     }
 }

@@ -131,9 +131,10 @@ impl Engine {
         find(&self.databases.lock(), id)
     }
 
-    /// Calls `hook` whenever this process attaches to a log or begins to keep SHARED, with the time
-    /// in which [`Engine::look_after`] is due; `None`: never. `hook` returns whether a thread calls
-    /// that. Set once; runs with locks held.
+    /// Calls `hook` with `None` whenever this process attaches to a log. Behind the transaction
+    /// that did, and where it begins to keep SHARED, it is called with the time in which
+    /// [`Engine::look_after`] is due, or `None`: never. `hook` returns whether a thread calls that.
+    /// Set once; runs with locks held.
     pub fn on_attach(&self, hook: impl Fn(Option<Duration>) -> bool + Send + Sync + 'static) {
         let _ = self.attached.set(Box::new(hook));
     }

@@ -121,6 +121,8 @@ impl Connection {
         }
         if pinned.is_err() {
             self.has_no_wal = false;
+            // No unlock follows.
+            self.db.look_if_due(&mut self.db.inner.lock());
         }
         pinned
     }
@@ -809,6 +811,7 @@ impl Connection {
         let mut inner = self.db.inner.lock();
         let reader = self.role.take_reader();
         self.role = Role::Idle;
+        self.db.look_if_due(&mut inner);
         match reader {
             Some(reader) => self.db.unpin_reader(&mut inner, &reader.state),
             None => self.db.unlock_unused(&mut inner),

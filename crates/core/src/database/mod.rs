@@ -116,6 +116,8 @@ pub struct DatabaseState {
     /// Before a new log renumbered the state; else [`Tid::HOME`].
     pub tid_before: Tid,
     pub was_used: bool,
+    /// Since this process attached or `idle` changed.
+    pub look_is_due: bool,
     pub pace: pace::Pace,
     /// The header with which this process took home out of WAL mode.
     pub left_wal: Option<Box<DatabaseHeader>>,
@@ -405,6 +407,7 @@ impl Database {
                 home_tid: Tid::HOME,
                 tid_before: Tid::HOME,
                 was_used: false,
+                look_is_due: false,
                 pace: pace::Pace::default(),
                 left_wal: None,
             }),
@@ -474,8 +477,8 @@ impl Database {
         self.busy_ms.store(options.busy_ms, Ordering::Relaxed);
         inner.options = Arc::new(options);
         if inner.phase == Phase::Live {
-            // Of `idle`.
-            self.tell_attached(inner);
+            inner.look_is_due = true;
+            self.look_if_due(inner);
         }
     }
 

@@ -146,8 +146,17 @@ impl Database {
         self.sign()?.map_or(Ok(()), |sign| self.begin_signed(inner.member.as_deref(), sign))
     }
 
-    pub fn tell_attached(&self, inner: &DatabaseState) {
-        self.asks_to_look_within(inner.options.look_after());
+    /// The thread that looks after idle databases begins behind the first transaction, which needs
+    /// it no sooner; the end of the process detaches from now on.
+    pub fn tell_attached(&self, inner: &mut DatabaseState) {
+        self.asks_to_look_within(None);
+        inner.look_is_due = true;
+    }
+
+    pub fn look_if_due(&self, inner: &mut DatabaseState) {
+        if std::mem::take(&mut inner.look_is_due) && inner.phase == Phase::Live {
+            self.asks_to_look_within(inner.options.look_after());
+        }
     }
 
     /// Whether a thread looks after this database now.

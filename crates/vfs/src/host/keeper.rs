@@ -1,9 +1,9 @@
 //! One thread of each process detaches databases that their connections leave alone, and gives back
 //! locks that they kept; the end of the process detaches the rest.
 //!
-//! The thread begins with the first attachment or kept lock that is to be looked at, and ends once
-//! there is none. It takes no signals of the host. A child of a fork has none until it attaches to
-//! a database itself.
+//! The thread begins behind the first transaction on a database that is to be looked at, or with a
+//! kept lock, and ends once there is none. It takes no signals of the host. A child of a fork has
+//! none until it attaches to a database itself.
 
 #![allow(unsafe_code)]
 
@@ -71,8 +71,8 @@ pub(crate) fn keep(engine: &Arc<Engine>) {
 }
 
 impl Keeper {
-    /// A database was attached, or its lock is kept; a look at it is due within that time, if at
-    /// all. Returns whether the thread runs. Locks of the database are held here.
+    /// A database was attached, or its lock is kept; a look at it is due within that time, if it is
+    /// known by now. Returns whether the thread runs. Locks of the database are held here.
     fn attached(&'static self, within: Option<Duration>) -> bool {
         static AT_EXIT: Once = Once::new();
         AT_EXIT.call_once(|| {

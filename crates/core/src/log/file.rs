@@ -631,8 +631,7 @@ impl LogFile {
 
     /// The noted seal, if the file still has it (rule MarkWithFirstRecord).
     pub(crate) fn sealed(&self) -> Result<Option<FileSeal>> {
-        let Some((seal, has_it)) = self.noted_seal()? else { return Ok(None) };
-        Ok(Some(seal).filter(|_| has_it || !keeps(Case::LogSealed)))
+        Ok(self.noted_seal()?.and_then(|(seal, has_it)| has_it.then_some(seal)))
     }
 
     /// `None`: no seal is noted.
@@ -643,7 +642,7 @@ impl LogFile {
     fn noted_seal(&self) -> Result<Option<(FileSeal, bool)>> {
         let Some(seal) = self.noted(shared::AT_SEAL)?.map(FileSeal) else { return Ok(None) };
         let has_it = self.file.has_seal(seal).context(|| self.what("cannot look at"))?;
-        Ok(Some((seal, has_it)))
+        Ok(Some((seal, has_it || !keeps(Case::LogSealed))))
     }
 
     /// Every byte of the file has been flushed once. The note is not flushed.

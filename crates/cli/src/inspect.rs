@@ -141,11 +141,22 @@ fn home_text(look: &Look) -> String {
     match state.kind {
         FileKind::Empty if look.mark.is_some() => format!("{bytes}: the mark, and no page yet"),
         FileKind::Empty => format!("{bytes}: a database without a table"),
-        FileKind::Database => format!("{bytes}: {}", size()),
+        FileKind::Database => format!("{bytes}: {}{}", size(), rest_text(look)),
         FileKind::Wal => {
             format!("{bytes}: {}, in WAL mode (the next open through onewrite takes it out of it)", size())
         }
         FileKind::Foreign => format!("{bytes}: not a SQLite database, or cut short (see `onewrite check`)"),
+    }
+}
+
+/// Big transactions write new pages there, and checkpoints may be cut short.
+fn rest_text(look: &Look) -> String {
+    match look.home_bytes.checked_sub(look.state.bytes()) {
+        None | Some(0) => String::new(),
+        Some(rest) => format!(
+            ", and {} behind them, as a transaction or a checkpoint leaves that did not end",
+            counted(rest, "byte")
+        ),
     }
 }
 

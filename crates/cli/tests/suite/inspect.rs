@@ -29,6 +29,17 @@ fn in_words() {
 }
 
 #[test]
+fn bytes_behind_the_end_are_told() {
+    let db = crashed(25);
+    let mut home = std::fs::OpenOptions::new().append(true).open(&db.home).unwrap();
+    std::io::Write::write_all(&mut home, &[7; 8192]).unwrap();
+    expect(0, &["inspect"], &db.home, &["and 8,192 bytes behind them"]);
+    expect(0, &["recover"], &db.home, &["recovered"]);
+    let said = expect(0, &["inspect"], &db.home, &["pages of 4,096 bytes"]);
+    assert!(!said.contains("behind them,"), "{said}");
+}
+
+#[test]
 fn for_machines() {
     let db = crashed(25);
     let all = json(&db, &["--limit", "0"]);

@@ -23,6 +23,10 @@ const RUN_BYTES: usize = 256 << 10;
 
 /// The first image may stream next. The caller has the writer's place until the commit.
 pub fn begin(db: &Database, live: &mut LiveDatabase, options: &Options, txn: &mut Txn) -> Result<()> {
+    if txn.has_begun_to_stream() {
+        // It has cut all of them off.
+        give_up(db, live, txn)?;
+    }
     growth::before_stream(db, live, options, txn.page_bytes)?;
     txn.stream_from = live.log.stream_tail();
     txn.home_pages = u32::MAX;

@@ -842,7 +842,7 @@ impl Connection {
         let Some(txn) = self.role.end_txn() else { return Ok(()) };
         // A record pending or in doubt may count: it needs its streamed images.
         let in_doubt = || self.db.undecided.lock().is_some() || self.db.inner.lock().check().is_err();
-        if !txn.streamed.is_empty()
+        if txn.has_begun_to_stream()
             && !in_doubt()
             && let Some(live) = self.db.writer.lock().as_mut()
         {

@@ -70,7 +70,7 @@ pub struct Txn {
     /// Images of home that SQLite read: most get written and compared.
     pub read: Vec<(PageNo, Image)>,
     pub streamed: Streamed,
-    /// In bytes of the log.
+    /// In bytes of the log; 0: nothing has streamed.
     pub stream_from: u64,
     /// Pages behind it stream to their places in home.
     pub home_pages: u32,
@@ -130,6 +130,10 @@ impl Txn {
 
     pub fn is_untouched(&self) -> bool {
         self.pages.is_empty() && self.streamed.is_empty() && self.file_bytes == self.base.bytes()
+    }
+
+    pub fn has_begun_to_stream(&self) -> bool {
+        self.stream_from > 0
     }
 
     pub fn memory_bytes(&self) -> u64 {

@@ -69,7 +69,8 @@ fn what_is_rolled_back_leaves_home_as_it_was() {
     let before = home(&sim);
     for prepares in [false, true] {
         begin(&mut c);
-        all(100).iter().for_each(|(n, image)| c.write_at(image, n * PAGE as u64).unwrap());
+        let added = |n| all(n).into_iter().filter(|(n, _)| *n == 0 || *n > 2);
+        added(100).for_each(|(n, image)| c.write_at(&image, n * PAGE as u64).unwrap());
         assert!(home(&sim).len() > 100 * PAGE, "it streams home");
         // A savepoint's page is written again, and read.
         c.write_at(&page(7), 150 * PAGE as u64).unwrap();
@@ -78,6 +79,11 @@ fn what_is_rolled_back_leaves_home_as_it_was() {
         assert!(image == page(7));
         if prepares {
             c.prepare(None).unwrap();
+        } else {
+            // All of them are cut off, and others come.
+            c.truncate(3 * PAGE as u64).unwrap();
+            added(300).for_each(|(n, image)| c.write_at(&image, n * PAGE as u64).unwrap());
+            c.truncate(3 * PAGE as u64).unwrap();
         }
         c.unlock(LockLevel::None).unwrap();
         assert!(home(&sim) == before, "prepared: {prepares}");

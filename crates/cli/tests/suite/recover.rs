@@ -5,13 +5,28 @@ use crate::common;
 
 use common::{Db, commit, crashed, engine, expect, plain, versions};
 use onewrite_core::LockLevel;
-use onewrite_core::disk::OpenMode;
+use onewrite_core::disk::real::RealDisk;
+use onewrite_core::disk::{Disk, LockKind, OpenMode};
 
 /// Runs it, and asserts that no byte of any file changed.
 fn changes_nothing(status: i32, args: &[&str], db: &Db, words: &[&str]) {
     let before = db.files();
     expect(status, args, &db.home, words);
     assert_eq!(db.files(), before, "{args:?} changed a file");
+}
+
+/// As a program has that is about to be started by one that has just closed the file.
+#[test]
+fn a_holder_that_is_soon_gone_is_waited_for() {
+    let db = crashed(5);
+    let home = RealDisk::new().open(&db.home, OpenMode::ReadWrite).unwrap();
+    assert!(home.try_lock(0x4000_0000, 512, LockKind::Exclusive).unwrap());
+    let holder = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        drop(home);
+    });
+    expect(0, &["recover"], &db.home, &["recovered: 5 transactions"]);
+    holder.join().unwrap();
 }
 
 #[test]

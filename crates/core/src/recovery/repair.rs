@@ -7,7 +7,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
@@ -25,6 +25,24 @@ use crate::session::mark::lock_log;
 use crate::shared::kept;
 use crate::shared::users::DatabaseUser;
 use crate::sqlite_format::home::{self, FileKind, State};
+
+/// A process that has just closed the file is waited for, or a program that it starts and that has
+/// a copy of the file until then.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+fn keep_others_out(home: &dyn DiskFile, writable: bool) -> Result<bool> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if locks::shared(home)? && (!writable || locks::exclusive(home)?) {
+            return Ok(true);
+        }
+        locks::none(home)?;
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// A database kept from all others.
 pub struct Repair {
@@ -54,7 +72,7 @@ impl Repair {
         let file = disk.open(&path, mode).context(what)?;
         let writable = mode != OpenMode::ReadOnly;
         let db = Database::new(disk.clone(), &path, file, Options::default(), schemes);
-        if !(locks::shared(&*db.home)? && (!writable || locks::exclusive(&*db.home)?)) {
+        if !keep_others_out(&*db.home, writable)? {
             return Err(Error::Busy(format!(
                 "{} is in use by another process: close every program that has it open, then try again",
                 path.display()

@@ -166,7 +166,8 @@ impl Txn {
     }
 
     pub fn truncate(&mut self, len: u64) {
-        self.file_bytes = len;
+        // An empty database has no size of pages, so none of them either.
+        self.file_bytes = if self.page_bytes > 0 { len } else { 0 };
         let size = u64::from(self.page_bytes.max(1));
         let pages = u32::try_from(len.div_ceil(size)).unwrap_or(u32::MAX);
         self.pages.retain(|page, _| page.0 <= pages);

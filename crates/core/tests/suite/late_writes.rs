@@ -83,3 +83,20 @@ fn several_files_whose_pages_come_later_are_refused_in_time() {
     c.close().unwrap();
     ends_with_all(&pair.home, 1);
 }
+
+/// SQLite does not, for it has no page size then.
+#[test]
+fn an_empty_database_gets_no_length_without_a_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("db");
+    let mut c = engine().open(&home, OpenMode::Create, &[]).unwrap();
+    begin(&mut c);
+    c.truncate(PAGE as u64).unwrap();
+    c.prepare(None).unwrap();
+    c.sync().unwrap();
+    c.commit().unwrap();
+    assert_eq!(c.size().unwrap(), 0);
+    c.unlock(LockLevel::None).unwrap();
+    c.close().unwrap();
+    assert_eq!(std::fs::read(&home).unwrap().len(), 0);
+}

@@ -63,7 +63,6 @@ struct World {
     unwiped: bool,
     /// Another program does, between two sessions.
     copies_logs: bool,
-    in_page: bool,
     /// The traced steps, each with the number of the disk's operation.
     notes: Option<Vec<String>>,
 }
@@ -154,7 +153,6 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         unwiped: false,
         // No draw, as above.
         copies_logs: durable && seed % 6 == 1,
-        in_page: b_trees,
         notes: campaign.trace.then(Vec::new),
     });
     let first = SimDisk::new(config);
@@ -591,7 +589,7 @@ impl World {
         let closed = self.disk.open(home, OpenMode::ReadWrite).and_then(|home| home.sync());
         if let Some(bytes) = self.disk.sim().snapshot_file(&log).filter(|_| closed.is_ok()) {
             // Only a seal tells of that.
-            let in_place = !self.in_page && self.rng.below(2) == 0;
+            let in_place = self.setting.taste.room == Room::No && self.rng.below(2) == 0;
             let removed = if in_place { Ok(()) } else { self.disk.remove(&log) };
             let made = removed.and_then(|()| self.disk.open(&log, OpenMode::Create));
             let copied = made.and_then(|file| file.set_len(0).and_then(|()| file.write_at(&bytes, 0)));

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::base::error::{Error, Result};
 use crate::base::options::Options;
-use crate::checkpoint::checkpoint;
+use crate::checkpoint::{checkpoint, checkpoint_with_room};
 use crate::database::{Database, LiveDatabase};
 use crate::log::ring::StreamedImages;
 
@@ -85,11 +85,8 @@ pub fn fit(db: &Database, live: &mut LiveDatabase, options: &Options, len: u64) 
     if may_grow_full(live, longer) {
         return grow(db, live, longer);
     }
-    match checkpoint(db, live, StreamedImages::Drop) {
-        // The images stream, and the checkpoint is tried again.
-        Err(e) if e.is_short() => Ok(()),
-        done => done.and_then(|()| grow_empty(db, live, longer)),
-    }
+    // Without room the images stream, and the checkpoint is tried again.
+    if checkpoint_with_room(db, live)? { grow_empty(db, live, longer) } else { Ok(()) }
 }
 
 pub fn ring_bytes_max(live: &LiveDatabase, options: &Options) -> u64 {
@@ -116,7 +113,6 @@ fn grow(db: &Database, live: &mut LiveDatabase, ring_bytes: u64) -> Result<()> {
     // Before the first record, both slots tell of the new ring (rule SlotBeforeReuse), and others
     // learn each before the next.
     live.tell_slot();
-    live.log.settle_slots().map_err(|e| db.poison(e))?;
-    live.tell_slot();
+    live.settle_slots().map_err(|e| db.poison(e))?;
     Ok(())
 }

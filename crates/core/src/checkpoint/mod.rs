@@ -96,6 +96,13 @@ impl LiveDatabase {
             member.note(self.log.slot(), &self.log.cursor());
         }
     }
+
+    /// No older slot counts then, and others know the newer one (rule SlotBeforeReuse).
+    pub fn settle_slots(&mut self) -> Result<()> {
+        self.log.settle_slots()?;
+        self.tell_slot();
+        Ok(())
+    }
 }
 
 /// The caller has the writer's place. Without room everything stays as it was; other errors poison.
@@ -105,6 +112,14 @@ pub fn checkpoint(db: &Database, live: &mut LiveDatabase, stream: StreamedImages
         None => Ok(()),
     });
     emptied.map_err(|e| db.poison_unless_short(e))
+}
+
+/// False without room. Images of no open transaction are behind the ring.
+pub fn checkpoint_with_room(db: &Database, live: &mut LiveDatabase) -> Result<bool> {
+    match checkpoint(db, live, StreamedImages::Drop) {
+        Err(e) if e.is_short() => Ok(false),
+        done => done.map(|()| true),
+    }
 }
 
 /// The state that home has got; `None`: it has everything, and the ring is empty.
@@ -166,8 +181,7 @@ fn empty_ring(db: &Database, live: &mut LiveDatabase, state: &State, stream: Str
     db.epoch.fetch_add(1, Ordering::SeqCst);
     if stream == StreamedImages::Drop && live.log.has_streamed() {
         // The second slot may replace the one that others know (rule SlotBeforeReuse).
-        live.log.settle_slots()?;
-        live.tell_slot();
+        live.settle_slots()?;
     }
     if stream == StreamedImages::Drop {
         live.log.stream_drop(0)?;

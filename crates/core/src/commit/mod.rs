@@ -23,7 +23,7 @@ use crate::base::options::{HeaderPage, Images, Options};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{LogOffset, PageNo, Tid, whole_pages};
 use crate::checkpoint::sweep;
-use crate::checkpoint::{checkpoint, settle_mark, tell_recovery};
+use crate::checkpoint::{checkpoint, checkpoint_with_room, settle_mark, tell_recovery};
 use crate::database::scheme::{Commit, CommitOutcome, Facts, Gaps, Scheme};
 use crate::database::{Database, DatabaseState, LiveDatabase};
 use crate::disk::stats::Stats;
@@ -448,8 +448,5 @@ pub fn send_home(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     if !live.scheme.wants_checkpoint(live) && !db.table.read().has_layer() {
         return Ok(());
     }
-    match checkpoint(db, live, StreamedImages::Drop) {
-        Err(e) if !e.is_short() => Err(e),
-        _ => Ok(()),
-    }
+    checkpoint_with_room(db, live).map(drop)
 }

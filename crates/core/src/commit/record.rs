@@ -50,10 +50,7 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> 
             }
         }
     }
-    let gone: Vec<PageNo> = txn.streamed.iter().map(|(p, _)| p).filter(|p| p.0 > page_count).collect();
-    for page in gone {
-        txn.streamed.remove(page);
-    }
+    txn.streamed.truncate(page_count);
     let stream = stream::finish(db, live, txn)?;
     let len = live.encoder.record_bytes() as u64;
     if !live.log.has_room(len, own_block(options)) {

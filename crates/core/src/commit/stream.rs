@@ -10,11 +10,10 @@ use crate::base::memory;
 use crate::base::options::Options;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
-use crate::checkpoint::{checkpoint, growth};
+use crate::checkpoint::{checkpoint_with_room, growth};
 use crate::database::{Database, LiveDatabase};
 use crate::log::facts::Facts;
 use crate::log::record::StreamIndex;
-use crate::log::ring::StreamedImages;
 use crate::pages::image::Image;
 use crate::pages::table::{StreamedTo, stream_units};
 use crate::pages::txn::Txn;
@@ -29,13 +28,11 @@ pub fn begin(db: &Database, live: &mut LiveDatabase, options: &Options, txn: &mu
     }
     growth::before_stream(db, live, options, txn.page_bytes)?;
     txn.stream_from = live.log.stream_tail();
-    txn.home_pages = u32::MAX;
-    if live.scheme.facts() == Facts::LOG && end_at_home(db, live)? {
-        txn.home_bytes = live.home.bytes;
-        let pages = txn.home_bytes.div_ceil(u64::from(txn.page_bytes.max(1)));
-        let pages = u32::try_from(pages).unwrap_or(u32::MAX);
-        txn.home_pages = if keeps(Case::StreamedBehindEnd) { pages } else { txn.base.page_count };
-    }
+    txn.home_bytes = match live.scheme.facts() == Facts::LOG && end_at_home(db, live)? {
+        true if keeps(Case::StreamedBehindEnd) => live.home.bytes,
+        true => txn.base.bytes(),
+        false => u64::MAX,
+    };
     Ok(())
 }
 
@@ -45,14 +42,12 @@ fn end_at_home(db: &Database, live: &mut LiveDatabase) -> Result<bool> {
     if !keeps(Case::StreamedBehindEnd) {
         return Ok(true);
     }
-    match checkpoint(db, live, StreamedImages::Drop) {
-        Err(e) if e.is_short() => return Ok(false),
-        done => done?,
+    if !checkpoint_with_room(db, live)? {
+        return Ok(false);
     }
     // Else a power cut could leave a plain file with bytes behind its end.
     db.flush_new_mark(live)?;
-    live.log.settle_slots().map_err(|e| db.poison(e))?;
-    live.tell_slot();
+    live.settle_slots().map_err(|e| db.poison(e))?;
     Ok(true)
 }
 
@@ -60,7 +55,7 @@ fn end_at_home(db: &Database, live: &mut LiveDatabase) -> Result<bool> {
 pub fn page(db: &Database, live: &mut LiveDatabase, txn: &mut Txn, page: PageNo, image: &Image) -> Result<()> {
     match txn.streamed.get(page) {
         Some(StreamedTo::Log(position, _)) => to_log(live, txn, page, image, Some(position)),
-        None if page.0 <= txn.home_pages => to_log(live, txn, page, image, None),
+        None if !txn.is_behind_home(page) => to_log(live, txn, page, image, None),
         None | Some(StreamedTo::Home) => {
             to_home(db, live, txn, page, image)?;
             txn.streamed.set(page, StreamedTo::Home)
@@ -86,7 +81,7 @@ pub fn pages(db: &Database, live: &mut LiveDatabase, txn: &mut Txn, pages: &[Pag
     let size = txn.page_bytes as usize;
     let run_pages = (RUN_BYTES / size.max(1)).max(1);
     let mut run = memory::list(RUN_BYTES.max(size))?;
-    let (logged, at_home) = pages.split_at(pages.partition_point(|page| page.0 <= txn.home_pages));
+    let (logged, at_home) = pages.split_at(pages.partition_point(|page| !txn.is_behind_home(*page)));
     for pages in logged.chunks(run_pages) {
         gather(&mut run, txn, pages);
         let mut position = live.log.stream(&run, None)?;
@@ -148,20 +143,24 @@ pub fn finish(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<Strea
 
 /// Reads `to.len()` bytes of the page from `in_page` on, if it has streamed.
 pub fn read(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut [u8]) -> Result<bool> {
-    let read = match txn.streamed.get(page) {
+    match txn.streamed.get(page) {
         None => return Ok(false),
         Some(StreamedTo::Home) => {
             let read = db.home.read_at(to, page.offset(txn.page_bytes) + in_page as u64);
-            read.context(|| db.what("cannot read"))?
+            if read.context(|| db.what("cannot read"))? < to.len() {
+                return Err(Error::home_ends_within(&db.path, page));
+            }
         }
         Some(StreamedTo::Log(position, _)) => {
             let writer = db.writer.lock();
             let live = writer.as_ref().ok_or_else(|| Error::Misuse("a read without a log".into()))?;
             let read = live.log.file().file.read_at(to, position + in_page as u64);
-            read.context(|| db.what("cannot read the log of"))?
+            if read.context(|| db.what("cannot read the log of"))? < to.len() {
+                return Err(Error::log_ends_within(page));
+            }
         }
-    };
-    if read == to.len() { Ok(true) } else { Err(Error::log_ends_within(page)) }
+    }
+    Ok(true)
 }
 
 /// The transaction ends without its images, and no record names them.
@@ -183,10 +182,8 @@ fn cut_home(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<()> {
 }
 
 /// Before home becomes a plain file of the base: images there go behind the ring.
-pub fn all_to_log(db: &Database, live: &mut LiveDatabase, txn: &mut Txn) -> Result<()> {
-    if txn.streamed.at_home() == 0 {
-        return Ok(());
-    }
+pub fn all_to_log(db: &Database, writer: &mut Option<LiveDatabase>, txn: &mut Txn) -> Result<()> {
+    let Some(live) = writer.as_mut().filter(|_| txn.streamed.at_home() > 0) else { return Ok(()) };
     let mut pages = memory::list(txn.streamed.at_home() as usize)?;
     pages.extend(txn.streamed.iter().filter(|(_, to)| *to == StreamedTo::Home).map(|(page, _)| page));
     let mut image = memory::zeros(txn.page_bytes as usize)?;
@@ -194,6 +191,7 @@ pub fn all_to_log(db: &Database, live: &mut LiveDatabase, txn: &mut Txn) -> Resu
         read(db, txn, page, 0, &mut image)?;
         to_log(live, txn, page, &image, None)?;
     }
-    txn.home_pages = u32::MAX;
-    cut_home(db, live, txn)
+    cut_home(db, live, txn)?;
+    txn.home_bytes = u64::MAX;
+    Ok(())
 }

@@ -78,7 +78,7 @@ impl Connection {
             // Behind a move, SQLite's journal would restore the counters of an older state.
             let refused = self.requires.then(|| stays_here("this transaction"));
             let refused = refused.or(has_moved.then_some(Error::BusySnapshot));
-            let logged = refused.map_or_else(|| all_to_log(db, &mut writer, txn), Err);
+            let logged = refused.map_or_else(|| stream::all_to_log(db, &mut writer, txn), Err);
             let aside = logged.and_then(|()| aside::step_aside(db, &mut writer, txn, &self.journal, self.id));
             drop(writer);
             return match aside {
@@ -224,11 +224,6 @@ impl Connection {
         }
         published.wait(&self.db, Some(released.usual))
     }
-}
-
-/// Home is to become a plain file of the base.
-fn all_to_log(db: &Database, writer: &mut Option<LiveDatabase>, txn: &mut Txn) -> Result<()> {
-    writer.as_mut().map_or(Ok(()), |live| stream::all_to_log(db, live, txn))
 }
 
 fn late(why: &str) -> Error {

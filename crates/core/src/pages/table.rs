@@ -143,6 +143,12 @@ impl Streamed {
         }
     }
 
+    /// Removes pages behind `pages`.
+    pub fn truncate(&mut self, pages: u32) {
+        let gone: Vec<PageNo> = self.iter().map(|(page, _)| page).filter(|page| page.0 > pages).collect();
+        gone.into_iter().for_each(|page| self.remove(page));
+    }
+
     pub fn len(&self) -> u32 {
         self.count
     }

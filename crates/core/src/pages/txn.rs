@@ -72,9 +72,7 @@ pub struct Txn {
     pub streamed: Streamed,
     /// In bytes of the log; 0: nothing has streamed.
     pub stream_from: u64,
-    /// Pages behind it stream to their places in home.
-    pub home_pages: u32,
-    /// Of home before that.
+    /// Pages behind this end of home, in bytes, stream to their places there.
     pub home_bytes: u64,
     /// Later pages of the base were cut off.
     pub base_limit: u32,
@@ -97,8 +95,7 @@ impl Txn {
             read: Vec::new(),
             streamed: Streamed::default(),
             stream_from: 0,
-            home_pages: u32::MAX,
-            home_bytes: 0,
+            home_bytes: u64::MAX,
             base_limit: base.page_count,
             file_bytes: base.bytes(),
             stage: TxnStage::Open,
@@ -136,6 +133,10 @@ impl Txn {
         self.stream_from > 0
     }
 
+    pub fn is_behind_home(&self, page: PageNo) -> bool {
+        page.offset(self.page_bytes) >= self.home_bytes
+    }
+
     pub fn memory_bytes(&self) -> u64 {
         self.pages.len() as u64 * u64::from(self.page_bytes)
     }
@@ -171,10 +172,7 @@ impl Txn {
         let size = u64::from(self.page_bytes.max(1));
         let pages = u32::try_from(len.div_ceil(size)).unwrap_or(u32::MAX);
         self.pages.retain(|page, _| page.0 <= pages);
-        let gone: Vec<PageNo> = self.streamed.iter().map(|(p, _)| p).filter(|p| p.0 > pages).collect();
-        for page in gone {
-            self.streamed.remove(page);
-        }
+        self.streamed.truncate(pages);
         self.base_limit = self.base_limit.min(pages);
     }
 }

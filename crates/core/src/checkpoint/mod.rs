@@ -236,7 +236,7 @@ pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<RecoveryD
 fn tell_record(db: &Database, live: &mut LiveDatabase, tid: Tid) -> Result<()> {
     db.check_mark(live)?;
     if keeps(Case::LeftoversFlushed) {
-        db.flush_names(live.log.file(), false)?;
+        db.flush_names(live.log.file())?;
     }
     if !keeps(Case::NewSession) {
         return Ok(());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Database;
 use crate::base::error::{Error, IoContext, Result};
 use crate::disk::beside;
-use crate::disk::{DiskFile, OpenMode};
+use crate::disk::{DiskFile, NamesStamp, OpenMode};
 use crate::log::file::{LogFile, path_of_session};
 use crate::shared::users::{DatabaseUser, users};
 use crate::sqlite_format::journal::super_journal;
@@ -63,24 +63,36 @@ impl Database {
         }
     }
 
+    /// Another program may have written the log that was found, and left its bytes in the cache. A
+    /// seal tells whether it did, or else a change of names since they were flushed.
+    pub fn flush_found_log(&self, log: &LogFile) -> Result<()> {
+        let is_on_medium = match log.keeps_seal()? {
+            Some(keeps_seal) => keeps_seal,
+            None => self.names_noted(log)?.1,
+        };
+        if is_on_medium { Ok(()) } else { log.flush() }
+    }
+
     /// Flushes names of home, its log and removed journals, unless `log` notes them flushed (rule
-    /// NamesFlushedOnce). `is_found`: another program may have written the log, and left its bytes
-    /// in the cache. A seal tells whether it did, or else a change of names.
-    pub fn flush_names(&self, log: &LogFile, is_found: bool) -> Result<()> {
-        let what = || self.what("cannot flush the directory of");
-        let stamp = self.disk.names_stamp(&self.path).context(what)?;
-        let are_noted = stamp.is_some() && log.noted_names()? == stamp;
-        if is_found && !log.keeps_seal()?.unwrap_or(are_noted) {
-            log.flush()?;
-        }
+    /// NamesFlushedOnce).
+    pub fn flush_names(&self, log: &LogFile) -> Result<()> {
+        let (stamp, are_noted) = self.names_noted(log)?;
         if are_noted {
             return Ok(());
         }
+        let what = || self.what("cannot flush the directory of");
         self.disk.sync_dir_of(&self.path).context(what)?;
         match stamp.filter(|stamp| matches!(self.disk.names_stamp(&self.path), Ok(Some(now)) if now == *stamp)) {
             Some(stamp) => log.note_names(stamp),
             None => Ok(()),
         }
+    }
+
+    /// As they are now, and whether `log` notes them flushed.
+    fn names_noted(&self, log: &LogFile) -> Result<(Option<NamesStamp>, bool)> {
+        let stamp = self.disk.names_stamp(&self.path).context(|| self.what("cannot look at the directory of"))?;
+        let are_noted = stamp.is_some() && log.noted_names()? == stamp;
+        Ok((stamp, are_noted))
     }
 
     pub fn path_of_log(&self, session: u64) -> Result<PathBuf> {

@@ -512,7 +512,7 @@ pub fn take_over(
             .write_durable_at(&slot.encode(), slot_at)
             .context(|| format!("cannot write {}", log.path.display()))?;
         // A commit on top would be lost with the names (invariant I3).
-        db.flush_names(&log, false)?;
+        db.flush_names(&log)?;
     }
     // The name is certain now.
     beside::remove_second(&*db.disk, &db.path)?;

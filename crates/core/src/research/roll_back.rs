@@ -159,7 +159,7 @@ pub fn rest(db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
     log.note_home(db.home.id().context(|| db.what("cannot look at"))?)?;
     // Home's name may be in the cache alone (rule ExchangeFlushed).
     if db.disk.exists(&beside::second_path(&db.path)).context(|| db.what("cannot look beside"))? {
-        db.flush_names(log, false)?;
+        db.flush_names(log)?;
     }
     let mut pages = table.dirty(recovered.page_count)?;
     let first: Vec<_> = pages.extract_if(.., |(page, _)| *page == PageNo::HEADER && keeps(Case::SizeLast)).collect();

@@ -129,7 +129,10 @@ impl Database {
         let block_bytes = unit.clamp(BLOCK_BYTES_MIN, crate::base::layout::BLOCK_BYTES_MAX);
         let (log, slots, created) = self.log_for_mark(unlinked, lost.is_some(), block_bytes)?;
         let old = slots.first();
-        self.end_leftovers((&log, !created), unlinked, journal, old.is_some_and(|slot| slot.live))?;
+        if !created && keeps(Case::LogBeforeMark) {
+            self.flush_found_log(&log)?;
+        }
+        self.end_leftovers(&log, unlinked, journal, old.is_some_and(|slot| slot.live))?;
         let ring_bytes = small_ring_bytes(block_bytes);
         // Closed in order, its end is durable; a slot of a longer ring is not (rule
         // SlotBeforeReuse).
@@ -194,7 +197,7 @@ impl Database {
     /// removed mark, if its slot is live (`is_slot_live`).
     fn end_leftovers(
         &self,
-        (log, is_found): (&LogFile, bool),
+        log: &LogFile,
         is_unlinked: bool,
         journal: RollbackJournal,
         is_slot_live: bool,
@@ -207,7 +210,7 @@ impl Database {
             // Home is whole.
             beside::remove_second(&*self.disk, &self.path)?;
             if keeps(Case::LogBeforeMark) {
-                self.flush_names(log, is_found)?;
+                self.flush_names(log)?;
             }
         }
         if is_slot_live {

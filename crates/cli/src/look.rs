@@ -276,7 +276,7 @@ impl Entry {
             deltas: 0,
             fresh: 0,
             images: 0,
-            streamed: head.stream.count,
+            streamed: record.stream.count,
             pages: Pages::default(),
         };
         let mut pages = Vec::new();

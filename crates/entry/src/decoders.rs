@@ -5,7 +5,7 @@
 use onewrite_core::inspect::home::{self, FileKind, State};
 use onewrite_core::inspect::layout::{decision, record, slot, wal as wal_layout};
 use onewrite_core::inspect::wal::WalHead;
-use onewrite_core::inspect::{Decision, PageChange, Peek, Record, Slot};
+use onewrite_core::inspect::{Decision, Peek, Record, Slot};
 
 use crate::{Reach, files};
 
@@ -44,16 +44,10 @@ pub fn run(input: &[u8]) -> Reach {
     Reach { accepted: u64::from(accepted), refused: u64::from(!accepted) }
 }
 
-/// An accepted slot encodes to the same bytes, except for an older version.
+/// An accepted slot encodes to the same bytes.
 fn slot_of(bytes: &[u8]) -> bool {
     let Some(found) = Slot::decode(bytes, 1 << 40) else { return false };
-    let mut again = found.encode();
-    let version = slot::AT_VERSION..slot::AT_VERSION + 4;
-    if bytes.get(version.clone()) == Some(&slot::VERSION_READ.to_le_bytes()) {
-        again.get_mut(version).unwrap_or_default().copy_from_slice(&slot::VERSION_READ.to_le_bytes());
-        files::seal_slot(&mut again);
-    }
-    assert_eq!(Some(&again[..]), bytes.get(..slot::BYTES), "another slot has the same bytes");
+    assert_eq!(Some(&found.encode()[..]), bytes.get(..slot::BYTES), "another slot has the same bytes");
     true
 }
 
@@ -103,10 +97,7 @@ fn record_of(bytes: &[u8], page_bytes: u32) -> bool {
     let mut image = vec![0; page_bytes as usize];
     found.for_each(|page, change| {
         assert_ne!(page.0, 0, "page 0 was accepted");
-        match change {
-            PageChange::Delta(ranges) | PageChange::Fresh(ranges) => ranges.apply(&mut image),
-            PageChange::Image(whole) => image.copy_from_slice(whole),
-        }
+        change.apply(&mut image);
     });
     assert!(found.bytes() <= bytes.len() as u64);
     true

@@ -170,21 +170,31 @@ fn seal_records(log: &mut [u8], slot: &Slot, flags: u8) {
         if len < record::HEADER_BYTES + record::CRC_BYTES || !len.is_multiple_of(record::ALIGN) {
             return;
         }
-        let stream = log.get(at..).map(|b| {
-            let field = |i| le_u32(b, i).unwrap_or(0) as usize;
-            (field(record::AT_STREAM_INDEX) * 512, field(record::AT_STREAM_COUNT) * record::STREAM_ITEM_BYTES)
+        let stream = log.get(at..at + len).and_then(stream_at);
+        let index = stream.and_then(|stream| {
+            let field = |i| le_u32(log, at + stream + i).map(|n| n as usize);
+            let from = field(4)?.checked_mul(512)?;
+            log.get(from..from.checked_add(field(0)?.checked_mul(record::STREAM_ITEM_BYTES)?)?)
         });
-        let index_crc = stream.and_then(|(from, len)| log.get(from..from.checked_add(len)?)).map(crc32c::crc32c);
+        let index_crc = index.map(crc32c::crc32c);
         let Some(bytes) = log.get_mut(at..at + len) else { return };
         put(bytes, record::AT_PREV_CRC, &prev_crc.to_le_bytes());
         if flags & SEAL_STREAMS != 0
-            && let Some(crc) = index_crc
+            && let Some((stream, crc)) = stream.zip(index_crc)
         {
-            put(bytes, record::AT_STREAM_CRC, &crc.to_le_bytes());
+            put(bytes, stream + 8, &crc.to_le_bytes());
         }
         prev_crc = seal_record(bytes);
         at += len;
     }
+}
+
+/// Where the index of streamed images is told, in the last entry, before zeros and the checksum.
+fn stream_at(bytes: &[u8]) -> Option<usize> {
+    let end = bytes.len().checked_sub(record::CRC_BYTES)?;
+    let zeros = bytes.get(..end)?.iter().rev().take_while(|byte| **byte == 0).count().min(record::ALIGN - 1);
+    let starts = (end.saturating_sub(zeros)..=end).filter_map(|end| end.checked_sub(record::STREAM_BYTES));
+    starts.filter(|at| *at > record::HEADER_BYTES).find(|at| bytes.get(at - 1) == Some(&record::KIND_STREAM))
 }
 
 #[cfg(test)]

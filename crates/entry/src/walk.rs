@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use onewrite_core::Repair;
 use onewrite_core::disk::OpenMode;
-use onewrite_core::inspect::PageChange;
 use onewrite_core::inspect::{LogFile, next_places};
 
 use crate::Reach;
@@ -48,17 +47,14 @@ fn walk(log: &LogFile, slot: &onewrite_core::inspect::Slot, reach: &mut Reach) {
         let mut image = vec![0; slot.page_bytes as usize];
         record.for_each(|page, change| {
             assert_ne!(page.0, 0);
-            match change {
-                PageChange::Delta(ranges) | PageChange::Fresh(ranges) => ranges.apply(&mut image),
-                PageChange::Image(whole) => assert_eq!(whole.len(), image.len()),
-            }
+            change.apply(&mut image);
         });
         let mut streamed = 0;
         let whole = log.for_each_streamed(record, |_, _, _| {
             streamed += 1;
             Ok(())
         })?;
-        assert!(whole && streamed == record.head.stream.count, "a record of which images are missing was accepted");
+        assert!(whole && streamed == record.stream.count, "a record of which images are missing was accepted");
         Ok(())
     });
     let Ok(end) = end else {

@@ -216,9 +216,7 @@ pub mod slot {
     /// Block 0 and two slots.
     pub const BLOCKS_BEFORE_RING: u64 = 3;
     pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrite");
-    pub const VERSION: u32 = 3;
-    /// A version that is read too: it has ranges instead of pieces.
-    pub const VERSION_READ: u32 = 1;
+    pub const VERSION: u32 = 4;
     pub const AT_MAGIC: usize = 0;
     pub const AT_VERSION: usize = AT_MAGIC + 8;
     pub const AT_BLOCK_BYTES: usize = AT_VERSION + 4;
@@ -244,8 +242,6 @@ pub mod slot {
     pub const STATE_LIVE: u32 = 1;
     /// As live, but pages may be written in place without a record.
     pub const STATE_LIVE_IN_PLACE: u32 = 2;
-    /// Added by version 2, without a meaning since.
-    pub const STATE_ZEROED: u32 = 4;
     const _: () = assert!(BYTES == 100 && BYTES <= super::STREAM_UNIT as usize, "a slot fits the smallest sector");
 }
 
@@ -280,32 +276,26 @@ pub mod record {
     pub const AT_LEN: usize = AT_PREV_CRC + 4;
     pub const AT_PAGE_COUNT: usize = AT_LEN + 4;
     pub const AT_CHANGE_COUNTER: usize = AT_PAGE_COUNT + 4;
-    pub const AT_ENTRY_COUNT: usize = AT_CHANGE_COUNTER + 4;
-    pub const AT_STREAM_COUNT: usize = AT_ENTRY_COUNT + 4;
-    pub const AT_STREAM_INDEX: usize = AT_STREAM_COUNT + 4;
-    pub const AT_STREAM_CRC: usize = AT_STREAM_INDEX + 4;
-    pub const HEADER_BYTES: usize = AT_STREAM_CRC + 4;
+    /// Entries follow, each with its kind first, then zeros.
+    pub const HEADER_BYTES: usize = AT_CHANGE_COUNTER + 4;
     pub const CRC_BYTES: usize = 4;
     /// Alignment of a record's start and length.
     pub const ALIGN: usize = 8;
-    /// Entry head: page u32, kind u16, count u16.
-    pub const ENTRY_BYTES: usize = 8;
-    /// Version 1: offset u16, length minus one u16.
-    pub const RANGE_BYTES: usize = 4;
+    /// Pieces over the previous image: count u16, page, pieces.
+    pub const KIND_DELTA: u8 = 1;
+    /// Pieces over zeros, as the page was beyond the database's end.
+    pub const KIND_FRESH: u8 = 2;
+    /// Whole images, aligned to blocks: count u16, padding u32, pages.
+    pub const KIND_FRAMES: u8 = 3;
+    /// Length u16, token u64, session u64, path of a database.
+    pub const KIND_DECIDER: u8 = 4;
+    /// Index of streamed images: count, position, crc32c, each u32.
+    pub const KIND_STREAM: u8 = 5;
+    /// Before pages, images or a path: kind, a number u16, and padding or a page number.
+    pub const ENTRY_HEAD_BYTES_MAX: usize = 3 + 5;
+    pub const STREAM_BYTES: usize = 12;
     /// Page, position, crc32c, each u32.
     pub const STREAM_ITEM_BYTES: usize = 12;
-    /// Ranges over the previous image, version 1.
-    pub const KIND_DELTA: u16 = 1;
-    /// Ranges over zeros, version 1.
-    pub const KIND_FRESH: u16 = 2;
-    /// Whole images, aligned to blocks.
-    pub const KIND_FRAMES: u16 = 3;
-    /// Token u64, session u64, path of a database.
-    pub const KIND_DECIDER: u16 = 4;
-    /// Pieces over the previous image.
-    pub const KIND_COMPACT_DELTA: u16 = 5;
-    /// Pieces over zeros: the page was beyond the database's end.
-    pub const KIND_COMPACT_FRESH: u16 = 6;
     /// The lowest bits of a piece's length are its kind.
     pub const PIECE_BITS: u32 = 2;
     pub const PIECE_BYTES: u32 = 0;
@@ -318,7 +308,7 @@ pub mod record {
     pub const AT_DECIDER_SESSION: usize = AT_DECIDER_TOKEN + 8;
     pub const AT_DECIDER_PATH: usize = AT_DECIDER_SESSION + 8;
     pub const DECIDER_BYTES_MAX: usize = 4096;
-    const _: () = assert!(HEADER_BYTES == 56 && HEADER_BYTES.is_multiple_of(ALIGN));
+    const _: () = assert!(HEADER_BYTES == 40);
 }
 
 /// A page's trailer (in-page schemes).

@@ -18,17 +18,17 @@ impl Scheme for LogScheme {
     }
 
     fn prepare(&self, c: &mut Commit<'_>, state: State, changed: Vec<ChangedPage>) -> Result<PreparedCommit> {
-        let stream = record::prepare(c, &changed, state.page_count)?;
-        Ok(PreparedCommit { stream, ..PreparedCommit::of(c.txn, state, changed)? })
+        record::prepare(c, &changed, state.page_count)?;
+        PreparedCommit::of(c.txn, state, changed)
     }
 
     fn commit(
         &self,
         c: &mut Commit<'_>,
         state: &Arc<State>,
-        prepared: &mut PreparedCommit,
+        _prepared: &mut PreparedCommit,
         _durability: Durability,
     ) -> Result<CommitOutcome> {
-        record::finish(c, state, prepared.stream).map(CommitOutcome::Record).map_err(|e| c.db.poison(e))
+        record::finish(c, state).map(CommitOutcome::Record).map_err(|e| c.db.poison(e))
     }
 }

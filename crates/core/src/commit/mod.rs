@@ -128,7 +128,7 @@ pub fn write_prepared(c: &mut Commit<'_>, flush: bool) -> Result<()> {
     if flush {
         db.flush_published(live)?;
     }
-    let crc = record::seal(db, live, &prepared.state, prepared.stream);
+    let crc = record::seal(db, live, &prepared.state);
     let record = live.encoder.finished();
     let at = live.log.place_of(record.len() as u64, record::own_block(options))?;
     debug_assert!(db.undecided.lock().is_none(), "rule PreparedThenDecided");

@@ -12,7 +12,6 @@ use crate::database::scheme::Commit;
 use crate::database::{Database, LiveDatabase};
 use crate::disk::stats::Stats;
 use crate::log::group::Durability;
-use crate::log::record::StreamIndex;
 use crate::log::ring::{Ready, StreamedImages as Streams, WrittenRecord};
 use crate::pages::txn::{ChangedPage, Txn};
 use crate::sqlite_format::home::State;
@@ -24,7 +23,7 @@ pub fn begin(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<()> {
 }
 
 /// Images that do not fit the ring stream.
-pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> Result<StreamIndex> {
+pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> Result<()> {
     let Commit { db, live, txn, options } = c.parts();
     if options.bundle.images == Images::Full {
         let block = live.log.slot().block_bytes as usize;
@@ -51,7 +50,7 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> 
         }
     }
     txn.streamed.truncate(page_count);
-    let stream = stream::finish(db, live, txn)?;
+    stream::finish(db, live, txn)?;
     let len = live.encoder.record_bytes() as u64;
     if !live.log.has_room(len, own_block(options)) {
         db.flush_new_mark(live)?;
@@ -72,26 +71,26 @@ pub fn prepare(c: &mut Commit<'_>, changed: &[ChangedPage], page_count: u32) -> 
         )));
     }
     Stats::add_alone(&db.stats.streamed_pages, txn.streamed.len().into());
-    Ok(stream)
+    Ok(())
 }
 
 pub fn own_block(options: &Options) -> bool {
     options.bundle.images == Images::Full
 }
 
-pub fn finish(c: &mut Commit<'_>, state: &State, stream: StreamIndex) -> Result<Ready> {
+pub fn finish(c: &mut Commit<'_>, state: &State) -> Result<Ready> {
     let Commit { db, live, options, .. } = c.parts();
-    let crc = seal(db, live, state, stream);
+    let crc = seal(db, live, state);
     let way = live.log.make_way(live.encoder.finished(), own_block(options), db)?;
     Ok(Ready { way, crc })
 }
 
-pub fn seal(db: &Database, live: &mut LiveDatabase, state: &State, stream: StreamIndex) -> u32 {
+pub fn seal(db: &Database, live: &mut LiveDatabase, state: &State) -> u32 {
     if let Some(member) = &live.member {
         // The record proves others' flushes, too (rule DamageIsTold).
         live.log.group().flushed_elsewhere(member.words.flushed());
     }
-    let head = live.log.head(state, stream);
+    let head = live.log.head(state);
     Stats::add_alone(&db.stats.record_pages, u64::from(live.encoder.entry_count()));
     let (record, crc) = live.encoder.finish(&head);
     Stats::add_alone(&db.stats.records, 1);

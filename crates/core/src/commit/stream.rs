@@ -111,13 +111,13 @@ fn gather(run: &mut Vec<u8>, txn: &Txn, pages: &[PageNo]) {
 }
 
 /// Nothing streams behind it: the index is written, and home flushed. A failed flush poisons.
-pub fn finish(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<StreamIndex> {
+pub fn finish(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<()> {
     if txn.streamed.at_home() > 0 && keeps(Case::StreamedHomeFirst) {
         db.sync_home().map_err(|e| db.poison(e))?;
     }
     let mut index = StreamIndex { count: txn.streamed.len() - txn.streamed.at_home(), index: 0, crc: 0 };
     if index.count == 0 {
-        return Ok(index);
+        return Ok(());
     }
     let mut position = live.log.stream_tail();
     index.index = stream_units(position)?;
@@ -138,7 +138,7 @@ pub fn finish(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<Strea
         }
     }
     flush(&mut part, &mut position)?;
-    Ok(index)
+    live.encoder.add_stream(index)
 }
 
 /// Reads `to.len()` bytes of the page from `in_page` on, if it has streamed.

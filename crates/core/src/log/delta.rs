@@ -111,8 +111,8 @@ fn take<'a>(rest: &mut &'a [u8], len: usize) -> Option<&'a [u8]> {
     Some(bytes)
 }
 
-/// A number below 2^21: seven bits a byte, lowest first; the top bit says that another follows.
-fn put_number(buf: &mut Vec<u8>, mut number: u32) {
+/// Seven bits a byte, lowest first; the top bit says that another follows.
+pub fn put_number(buf: &mut Vec<u8>, mut number: u32) {
     while number >= 0x80 {
         buf.push(number as u8 | 0x80);
         number >>= 7;
@@ -121,17 +121,27 @@ fn put_number(buf: &mut Vec<u8>, mut number: u32) {
 }
 
 #[inline]
-fn take_number(rest: &mut &[u8]) -> Option<u32> {
+pub fn take_number(rest: &mut &[u8]) -> Option<u32> {
     let (number, behind) = match **rest {
         [low, ref behind @ ..] if low < 0x80 => (u32::from(low), behind),
         [low, middle, ref behind @ ..] if middle < 0x80 => (u32::from(low & 0x7f) | u32::from(middle) << 7, behind),
         [low, middle, high, ref behind @ ..] if high < 0x80 => {
             (u32::from(low & 0x7f) | u32::from(middle & 0x7f) << 7 | u32::from(high) << 14, behind)
         }
-        _ => return None,
+        _ => return take_long_number(rest),
     };
     *rest = behind;
     Some(number)
+}
+
+/// Numbers of pages from 2^21 on.
+#[cold]
+fn take_long_number(rest: &mut &[u8]) -> Option<u32> {
+    let len = rest.iter().take(5).position(|byte| *byte < 0x80)? + 1;
+    let (bytes, behind) = rest.split_at_checked(len)?;
+    *rest = behind;
+    let number = bytes.iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 0x7f));
+    u32::try_from(number).ok()
 }
 
 /// The smallest number, and the steps of each above it.

@@ -15,7 +15,7 @@ use super::slot::Slot;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home::HEADER_BYTES;
 use crate::base::layout::{
-    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, STREAM_UNIT, le_u32, le_u64, record as at, shared, slot,
+    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, STREAM_UNIT, le_u64, record as at, shared, slot,
 };
 use crate::base::memory::{self, Room};
 use crate::base::rules::{Case, keeps};
@@ -151,7 +151,7 @@ impl Window {
                 let len = record_bytes(slot, at, end.last_tid, self.part(place(slot, at), at::HEADER_BYTES)?)?;
                 found_at(slot, &end, (at, first), self.part(place(slot, at), len)?)
             });
-            let Some(next) = found.filter(|(_, record)| record.head.stream.count == 0) else { break };
+            let Some(next) = found.filter(|(_, record)| record.stream.count == 0) else { break };
             end = next.0;
             all.push(next);
         }
@@ -273,15 +273,17 @@ impl LogFile {
         LogFile { file: disk.open(path, OpenMode::Create).unwrap(), path: path.to_owned() }
     }
 
-    /// The valid slots, newest first.
+    /// The valid slots, newest first. An error if there are only some of another version.
     pub fn slots(&self) -> Result<Vec<Slot>> {
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
         let mut found: Vec<Slot> = Vec::new();
+        let mut other = None;
         let mut at = u64::from(BLOCK_BYTES_MIN);
         let mut last = 2 * u64::from(BLOCK_BYTES_MAX);
         while at <= last && at < file_bytes {
             let mut b = [0; slot::BYTES];
             let b = read_part(&*self.file, &mut b, at).context(|| self.what("cannot read"))?;
+            other = other.or(super::slot::version(b).filter(|version| *version != slot::VERSION));
             let slot = Slot::decode(b, file_bytes).filter(|s| [at, at / 2].contains(&u64::from(s.block_bytes)));
             if let Some(slot) = slot {
                 last = 2 * u64::from(slot.block_bytes);
@@ -289,15 +291,16 @@ impl LogFile {
             }
             at *= 2;
         }
+        if let Some(other) = other.filter(|_| found.is_empty()) {
+            return Err(Error::CantOpen(format!(
+                "the log {} has version {other} of its format, and this version of onewrite reads version {}. Open and close \
+                 the database with the version of onewrite that wrote the log, and remove the log then",
+                self.path.display(),
+                slot::VERSION
+            )));
+        }
         found.sort_by_key(|s| std::cmp::Reverse(s.sequence));
         Ok(found)
-    }
-
-    /// Whether `slot` has this version in the file.
-    pub fn is_of_this_version(&self, slot: &Slot) -> Result<bool> {
-        let mut b = [0; slot::BYTES];
-        self.file.read_at(&mut b, slot.position()).context(|| self.what("cannot read"))?;
-        Ok(le_u32(&b, slot::AT_VERSION) == Some(slot::VERSION))
     }
 
     /// Whether both places have a valid slot or are empty.
@@ -481,7 +484,7 @@ impl LogFile {
     }
 
     fn stream_is_whole(&self, record: &Record<'_>, slot: &Slot) -> Result<bool> {
-        if record.head.stream.count == 0 {
+        if record.stream.count == 0 {
             return Ok(true);
         }
         let mut image = memory::zeros_of(slot.page_bytes.into())?;
@@ -502,7 +505,7 @@ impl LogFile {
         mut visit: impl FnMut(u32, u64, u32) -> Result<()>,
     ) -> Result<bool> {
         const ITEMS: u32 = 4096;
-        let stream = record.head.stream;
+        let stream = record.stream;
         let mut crc = 0;
         for pass in 0..2 {
             let mut left = stream.count;

@@ -2,7 +2,7 @@
 //! transactions.
 
 pub mod decision;
-mod delta;
+pub mod delta;
 pub mod facts;
 pub mod file;
 pub mod frontier;

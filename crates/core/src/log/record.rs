@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 
 use crate::base::error::{Error, Result};
-use crate::base::layout::{STREAM_UNIT, le_u16, le_u32, le_u64, put, record as at};
+use crate::base::layout::{STREAM_UNIT, le_u32, le_u64, put, record as at};
 use crate::base::memory::{self, Room};
 use crate::base::types::{PageNo, Tid};
 use crate::disk::system;
@@ -26,10 +26,9 @@ pub struct RecordHead {
     /// Pages of the database after the transaction.
     pub page_count: u32,
     pub change_counter: u32,
-    /// Streamed before the commit.
-    pub stream: StreamIndex,
 }
 
+/// Images that were streamed before the commit; their number may be 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamIndex {
     pub count: u32,
@@ -76,21 +75,28 @@ impl Encoder {
         memory::give_back(&mut self.buf);
     }
 
+    /// With room for `more` bytes behind the head.
+    fn begin(&mut self, kind: u8, number: u16, more: usize) -> Result<()> {
+        self.buf.room(at::ENTRY_HEAD_BYTES_MAX + more + END_BYTES)?;
+        self.buf.push(kind);
+        self.buf.extend_from_slice(&number.to_le_bytes());
+        self.entries += 1;
+        Ok(())
+    }
+
     /// Zeros are a base even where nothing differs. False if nothing was added.
     pub fn add_delta(&mut self, page: PageNo, base: Option<&[u8]>, new: &[u8]) -> Result<bool> {
-        self.buf.room(at::ENTRY_BYTES + delta::bytes_max(new.len()) + END_BYTES)?;
-        let entry_at = self.buf.len();
-        let kind = if base.is_some() { at::KIND_COMPACT_DELTA } else { at::KIND_COMPACT_FRESH };
-        self.buf.extend_from_slice(&page.0.to_le_bytes());
-        self.buf.extend_from_slice(&kind.to_le_bytes());
-        self.buf.extend_from_slice(&[0; 2]);
+        let begin = self.buf.len();
+        let kind = if base.is_some() { at::KIND_DELTA } else { at::KIND_FRESH };
+        self.begin(kind, 0, delta::bytes_max(new.len()))?;
+        delta::put_number(&mut self.buf, page.0);
         let count = delta::encode(&mut self.buf, page, base, new);
         if count == 0 && base.is_some() {
-            self.buf.truncate(entry_at);
+            self.buf.truncate(begin);
+            self.entries -= 1;
             return Ok(false);
         }
-        put(&mut self.buf, entry_at + 6, &count.to_le_bytes());
-        self.entries += 1;
+        put(&mut self.buf, begin + 1, &count.to_le_bytes());
         Ok(true)
     }
 
@@ -98,10 +104,8 @@ impl Encoder {
     pub fn add_frames(&mut self, pages: &[(PageNo, &[u8])], block: usize) -> Result<()> {
         for chunk in pages.chunks(usize::from(u16::MAX)) {
             let images: usize = chunk.iter().map(|(_, image)| image.len()).sum();
-            self.buf.room(at::ENTRY_BYTES + 4 + 4 * chunk.len() + block + images + END_BYTES)?;
-            self.buf.extend_from_slice(&0u32.to_le_bytes());
-            self.buf.extend_from_slice(&at::KIND_FRAMES.to_le_bytes());
-            self.buf.extend_from_slice(&u16::try_from(chunk.len()).unwrap_or(u16::MAX).to_le_bytes());
+            let count = u16::try_from(chunk.len()).unwrap_or(u16::MAX);
+            self.begin(at::KIND_FRAMES, count, 4 * chunk.len() + block + images)?;
             let pad_at = self.buf.len();
             self.buf.extend_from_slice(&0u32.to_le_bytes());
             for (page, _) in chunk {
@@ -114,7 +118,6 @@ impl Encoder {
             for (_, image) in chunk {
                 self.buf.extend_from_slice(image);
             }
-            self.entries += 1;
         }
         Ok(())
     }
@@ -128,17 +131,22 @@ impl Encoder {
             let path = decider.path.display();
             return Err(Error::Misuse(format!("the path {path} is too long for a transaction over several files")));
         };
-        self.buf.room(at::ENTRY_BYTES + usize::from(len) + END_BYTES)?;
-        self.buf.extend_from_slice(&0u32.to_le_bytes());
-        self.buf.extend_from_slice(&at::KIND_DECIDER.to_le_bytes());
-        self.buf.extend_from_slice(&len.to_le_bytes());
+        self.begin(at::KIND_DECIDER, len, usize::from(len))?;
         self.buf.extend_from_slice(&decider.token.to_le_bytes());
         self.buf.extend_from_slice(&decider.session.to_le_bytes());
         self.buf.extend_from_slice(path);
-        self.entries += 1;
         Ok(())
     }
 
+    /// Nothing is added behind it.
+    pub fn add_stream(&mut self, stream: StreamIndex) -> Result<()> {
+        self.buf.room(1 + at::STREAM_BYTES + END_BYTES)?;
+        self.buf.push(at::KIND_STREAM);
+        [stream.count, stream.index, stream.crc].iter().for_each(|n| self.buf.extend_from_slice(&n.to_le_bytes()));
+        Ok(())
+    }
+
+    /// Of pages, and of a decider.
     pub fn entry_count(&self) -> u32 {
         self.entries
     }
@@ -158,10 +166,6 @@ impl Encoder {
         put(b, at::AT_LEN, &u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
         put(b, at::AT_PAGE_COUNT, &head.page_count.to_le_bytes());
         put(b, at::AT_CHANGE_COUNTER, &head.change_counter.to_le_bytes());
-        put(b, at::AT_ENTRY_COUNT, &self.entries.to_le_bytes());
-        put(b, at::AT_STREAM_COUNT, &head.stream.count.to_le_bytes());
-        put(b, at::AT_STREAM_INDEX, &head.stream.index.to_le_bytes());
-        put(b, at::AT_STREAM_CRC, &head.stream.crc.to_le_bytes());
         let crc = crc32c::crc32c(b);
         b.extend_from_slice(&crc.to_le_bytes());
         (b, crc)
@@ -179,8 +183,10 @@ pub struct Record<'a> {
     pub head: RecordHead,
     /// Its crc32c.
     pub crc: u32,
+    /// Streamed images.
+    pub stream: StreamIndex,
+    /// With the zeros behind them.
     entries: &'a [u8],
-    entry_count: u32,
     page_bytes: u32,
     /// 0: unknown.
     known: [u32; KNOWN],
@@ -235,11 +241,6 @@ impl RecordHead {
             prev_crc: peek.prev_crc,
             page_count: le_u32(b, at::AT_PAGE_COUNT)?,
             change_counter: le_u32(b, at::AT_CHANGE_COUNTER)?,
-            stream: StreamIndex {
-                count: le_u32(b, at::AT_STREAM_COUNT)?,
-                index: le_u32(b, at::AT_STREAM_INDEX)?,
-                crc: le_u32(b, at::AT_STREAM_CRC)?,
-            },
         };
         Some((head, crc))
     }
@@ -250,27 +251,20 @@ impl<'a> Record<'a> {
     pub fn decode(b: &'a [u8], page_bytes: u32) -> Option<Record<'a>> {
         let (head, crc) = RecordHead::sealed(b)?;
         let len = usize::try_from(Peek::at(b)?.len).ok()?;
-        let body = b.get(..len.checked_sub(at::CRC_BYTES)?)?;
-        let mut record = Record {
-            head,
-            crc,
-            entries: body.get(at::HEADER_BYTES..)?,
-            entry_count: le_u32(b, at::AT_ENTRY_COUNT)?,
-            page_bytes,
-            known: [0; KNOWN],
-        };
-        let mut entries = record.entries();
+        let entries = b.get(at::HEADER_BYTES..len.checked_sub(at::CRC_BYTES)?)?;
+        let mut record = Record { head, crc, stream: StreamIndex::default(), entries, page_bytes, known: [0; KNOWN] };
+        let mut rest = entries;
         let mut valid = true;
         let mut known = [0; KNOWN];
         let visit = &mut |n: usize, page: PageNo, change: PageChange<'_>| {
             valid &= page.0 != 0;
-            if let (Some(length), PageChange::Delta(ranges) | PageChange::Fresh(ranges)) = (known.get_mut(n), change) {
-                *length = u32::try_from(ranges.bytes.len()).unwrap_or(0);
+            if let (Some(length), PageChange::Delta(pieces) | PageChange::Fresh(pieces)) = (known.get_mut(n), change) {
+                *length = u32::try_from(pieces.len()).unwrap_or(0);
             }
         };
-        record.walk(visit, &mut entries)?;
+        record.stream = record.walk(visit, &mut rest)?;
         record.known = known;
-        (valid && entries.len() < at::ALIGN && entries.iter().all(|&x| x == 0)).then_some(record)
+        (valid && rest.len() < at::ALIGN && rest.iter().all(|&x| x == 0)).then_some(record)
     }
 
     /// Length in bytes.
@@ -280,14 +274,14 @@ impl<'a> Record<'a> {
 
     /// A recovery's record changes nothing (rule OneNumberOneState).
     pub fn is_of_recovery(&self) -> bool {
-        self.entry_count == 0 && self.head.stream.count == 0
+        kind(self.entries).is_none()
     }
 
     /// Of a transaction over several files.
     pub fn decider(&self) -> Option<Decider> {
-        le_u16(self.entries, 4).filter(|kind| *kind == at::KIND_DECIDER && self.entry_count > 0)?;
-        let len = usize::from(le_u16(self.entries, 6)?);
-        let entry = self.entries.get(at::ENTRY_BYTES..at::ENTRY_BYTES.checked_add(len)?)?;
+        let mut rest = self.entries;
+        take(&mut rest).filter(|kind| **kind == [at::KIND_DECIDER])?;
+        let entry = take_decider(&mut rest)?;
         Some(Decider {
             token: le_u64(entry, at::AT_DECIDER_TOKEN)?,
             session: le_u64(entry, at::AT_DECIDER_SESSION)?,
@@ -295,92 +289,97 @@ impl<'a> Record<'a> {
         })
     }
 
-    fn entries(&self) -> &'a [u8] {
-        self.entries
-    }
-
     /// Calls `apply` for each changed page, in order.
     pub fn for_each(&self, mut apply: impl FnMut(PageNo, PageChange<'a>)) {
-        let mut rest = self.entries();
+        let mut rest = self.entries;
         // Cannot fail: `decode` has walked the same bytes.
         let walked = self.walk(&mut |_, page, change| apply(page, change), &mut rest);
         debug_assert!(walked.is_some(), "a decoded record walks");
     }
 
-    fn walk(&self, apply: &mut impl FnMut(usize, PageNo, PageChange<'a>), rest: &mut &'a [u8]) -> Option<()> {
+    /// The index of streamed images ends it.
+    fn walk(&self, apply: &mut impl FnMut(usize, PageNo, PageChange<'a>), rest: &mut &'a [u8]) -> Option<StreamIndex> {
         let page_bytes = usize::try_from(self.page_bytes).ok()?;
-        for n in 0..usize::try_from(self.entry_count).ok()? {
-            let page = PageNo(le_u32(rest, 0)?);
-            let kind = le_u16(rest, 4)?;
-            let count = le_u16(rest, 6)?;
-            *rest = rest.get(at::ENTRY_BYTES..)?;
+        let mut n = 0;
+        while let Some(kind) = kind(rest) {
+            *rest = rest.get(1..)?;
             match kind {
-                at::KIND_DELTA | at::KIND_FRESH | at::KIND_COMPACT_DELTA | at::KIND_COMPACT_FRESH => {
-                    let is_fresh = matches!(kind, at::KIND_FRESH | at::KIND_COMPACT_FRESH);
-                    let is_compact = matches!(kind, at::KIND_COMPACT_DELTA | at::KIND_COMPACT_FRESH);
+                at::KIND_DELTA | at::KIND_FRESH => {
+                    let count = u16::from_le_bytes(*take(rest)?);
+                    let page = PageNo(delta::take_number(rest)?);
+                    let is_fresh = kind == at::KIND_FRESH;
                     if !is_fresh && count == 0 {
                         return None;
                     }
                     let start = *rest;
                     match self.known.get(n) {
                         Some(&known) if known != 0 => *rest = rest.get(usize::try_from(known).ok()?..)?,
-                        _ if is_compact => delta::walk(rest, count, page_bytes)?,
-                        _ => walk_ranges(rest, count, page_bytes)?,
+                        _ => delta::walk(rest, count, page_bytes)?,
                     }
-                    let bytes = start.get(..start.len().checked_sub(rest.len())?)?;
-                    let ranges = Ranges { bytes, is_compact };
-                    apply(n, page, if is_fresh { PageChange::Fresh(ranges) } else { PageChange::Delta(ranges) });
+                    let pieces = start.get(..start.len().checked_sub(rest.len())?)?;
+                    apply(n, page, if is_fresh { PageChange::Fresh(pieces) } else { PageChange::Delta(pieces) });
                 }
-                at::KIND_FRAMES => {
-                    let pad = usize::try_from(le_u32(rest, 0)?).ok()?;
-                    let numbers = rest.get(4..)?;
-                    let numbers_bytes = usize::from(count).checked_mul(4)?;
-                    let images_at = 4usize.checked_add(numbers_bytes)?.checked_add(pad)?;
-                    let mut images = rest.get(images_at..)?;
-                    for i in 0..usize::from(count) {
-                        let image = images.get(..page_bytes)?;
-                        images = images.get(page_bytes..)?;
-                        apply(n, PageNo(le_u32(numbers, i.checked_mul(4)?)?), PageChange::Image(image));
-                    }
-                    *rest = images;
+                at::KIND_FRAMES => self.walk_frames(n, apply, rest)?,
+                at::KIND_DECIDER if n == 0 => {
+                    take_decider(rest)?;
                 }
-                at::KIND_DECIDER if n == 0 && page.0 == 0 => {
-                    let entry = rest.get(..usize::from(count))?;
-                    let path = entry.get(at::AT_DECIDER_PATH..)?;
-                    if path.is_empty() || entry.len() > at::DECIDER_BYTES_MAX || path.contains(&0) {
-                        return None;
-                    }
-                    *rest = rest.get(entry.len()..)?;
+                at::KIND_STREAM => {
+                    let [count, index, crc] = [take(rest)?, take(rest)?, take(rest)?].map(|n| u32::from_le_bytes(*n));
+                    return Some(StreamIndex { count, index, crc }).filter(|_| count > 0);
                 }
                 _ => return None,
             }
+            n += 1;
+        }
+        Some(StreamIndex::default())
+    }
+
+    fn walk_frames(
+        &self,
+        n: usize,
+        apply: &mut impl FnMut(usize, PageNo, PageChange<'a>),
+        rest: &mut &'a [u8],
+    ) -> Option<()> {
+        let page_bytes = usize::try_from(self.page_bytes).ok()?;
+        let count = u16::from_le_bytes(*take(rest)?);
+        let pad = usize::try_from(u32::from_le_bytes(*take(rest)?)).ok()?;
+        let (numbers, behind) = rest.split_at_checked(usize::from(count).checked_mul(4)?)?;
+        *rest = behind.get(pad..)?;
+        for number in numbers.as_chunks().0 {
+            let (image, behind) = rest.split_at_checked(page_bytes)?;
+            *rest = behind;
+            apply(n, PageNo(u32::from_le_bytes(*number)), PageChange::Image(image));
         }
         Some(())
     }
 }
 
-fn walk_ranges(rest: &mut &[u8], count: u16, page_bytes: usize) -> Option<()> {
-    for _ in 0..count {
-        let (offset, len) = range(rest)?;
-        if offset.checked_add(len)? > page_bytes {
-            return None;
-        }
-        *rest = rest.get(at::RANGE_BYTES.checked_add(len)?..)?;
-    }
-    Some(())
+/// Of the next entry. Zeros are behind the last.
+fn kind(entries: &[u8]) -> Option<u8> {
+    entries.first().copied().filter(|kind| *kind != 0)
 }
 
-fn range(head: &[u8]) -> Option<(usize, usize)> {
-    Some((usize::from(le_u16(head, 0)?), usize::from(le_u16(head, 2)?).checked_add(1)?))
+fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Option<&'a [u8; N]> {
+    let (bytes, behind) = rest.split_first_chunk()?;
+    *rest = behind;
+    Some(bytes)
+}
+
+fn take_decider<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = u16::from_le_bytes(*take(rest)?);
+    let (entry, behind) = rest.split_at_checked(usize::from(len))?;
+    *rest = behind;
+    let path = entry.get(at::AT_DECIDER_PATH..)?;
+    (!path.is_empty() && entry.len() <= at::DECIDER_BYTES_MAX && !path.contains(&0)).then_some(entry)
 }
 
 /// A page's change.
 #[derive(Clone, Copy, Debug)]
 pub enum PageChange<'a> {
-    /// Ranges over the previous image.
-    Delta(Ranges<'a>),
-    /// Ranges over zeros.
-    Fresh(Ranges<'a>),
+    /// Pieces over the previous image.
+    Delta(&'a [u8]),
+    /// Pieces over zeros.
+    Fresh(&'a [u8]),
     /// The whole image.
     Image(&'a [u8]),
 }
@@ -388,57 +387,19 @@ pub enum PageChange<'a> {
 impl PageChange<'_> {
     /// Its length.
     pub fn bytes(&self) -> u64 {
-        match self {
-            PageChange::Delta(Ranges { bytes, .. }) | PageChange::Fresh(Ranges { bytes, .. }) => bytes.len() as u64,
-            PageChange::Image(image) => image.len() as u64,
-        }
+        let (PageChange::Delta(bytes) | PageChange::Fresh(bytes) | PageChange::Image(bytes)) = self;
+        bytes.len() as u64
     }
 
     /// Changes the image before, which matters to a delta only.
     pub fn apply(&self, image: &mut [u8]) {
         match self {
-            PageChange::Delta(ranges) => ranges.apply(image),
-            PageChange::Fresh(ranges) => {
+            PageChange::Delta(pieces) => delta::apply(pieces, image),
+            PageChange::Fresh(pieces) => {
                 image.fill(0);
-                ranges.apply(image);
+                delta::apply(pieces, image);
             }
             PageChange::Image(new) => put(image, 0, new),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct Ranges<'a> {
-    bytes: &'a [u8],
-    is_compact: bool,
-}
-
-impl<'a> Ranges<'a> {
-    /// `bytes` are of [`Ranges::bytes`].
-    pub fn of(bytes: &'a [u8], is_compact: bool) -> Ranges<'a> {
-        Ranges { bytes, is_compact }
-    }
-
-    /// The ranges as they are in the record.
-    pub fn bytes(&self) -> &'a [u8] {
-        self.bytes
-    }
-
-    /// Pieces of few bits, not ranges.
-    pub fn is_compact(&self) -> bool {
-        self.is_compact
-    }
-
-    /// Copies the ranges into `image`, one page long.
-    pub fn apply(&self, image: &mut [u8]) {
-        if self.is_compact {
-            return delta::apply(self.bytes, image);
-        }
-        let mut rest = self.bytes;
-        while let Some((offset, len)) = range(rest) {
-            let Some(bytes) = rest.get(at::RANGE_BYTES..at::RANGE_BYTES + len) else { return };
-            put(image, offset, bytes);
-            rest = rest.get(at::RANGE_BYTES + len..).unwrap_or_default();
         }
     }
 }
@@ -450,27 +411,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn head() -> RecordHead {
-        RecordHead {
-            salt: 1,
-            tid: Tid(2),
-            durable_tid: Tid(1),
-            prev_crc: 3,
-            page_count: 4,
-            change_counter: 5,
-            stream: StreamIndex::default(),
-        }
+        RecordHead { salt: 1, tid: Tid(2), durable_tid: Tid(1), prev_crc: 3, page_count: 4, change_counter: 5 }
     }
 
     fn replay(record: &Record<'_>, base: &[u8]) -> Vec<u8> {
         let mut image = base.to_vec();
-        record.for_each(|_, change| match change {
-            PageChange::Delta(r) => r.apply(&mut image),
-            PageChange::Fresh(r) => {
-                image.fill(0);
-                r.apply(&mut image);
-            }
-            PageChange::Image(i) => image.copy_from_slice(i),
-        });
+        record.for_each(|_, change| change.apply(&mut image));
         image
     }
 
@@ -483,34 +429,24 @@ mod tests {
         assert!(e.add_delta(PageNo(1), None, &[0; 512]).unwrap(), "a fresh page is said even if it is all zeros");
     }
 
-    /// As in version 1 of the log.
     #[test]
-    fn ranges_with_heads_of_four_bytes_are_read() {
-        let entry = |kind: u16, count: u16, ranges: &[(u16, &[u8])]| {
-            let mut e = Encoder::default();
-            e.clear();
-            e.buf.extend_from_slice(&1u32.to_le_bytes());
-            e.buf.extend_from_slice(&kind.to_le_bytes());
-            e.buf.extend_from_slice(&count.to_le_bytes());
-            for (offset, bytes) in ranges {
-                e.buf.extend_from_slice(&offset.to_le_bytes());
-                e.buf.extend_from_slice(&(bytes.len() as u16 - 1).to_le_bytes());
-                e.buf.extend_from_slice(bytes);
-            }
-            e.entries = 1;
-            Record::decode(e.finish(&head()).0, 512).map(|record| replay(&record, &[7; 512]))
-        };
-        let (mut delta, mut fresh) = ([7; 512], [0; 512]);
-        for image in [&mut delta, &mut fresh] {
-            image[3..5].copy_from_slice(&[1, 2]);
-            image[511] = 3;
-        }
-        let ranges: &[(u16, &[u8])] = &[(3, &[1, 2]), (511, &[3])];
-        assert_eq!(entry(at::KIND_DELTA, 2, ranges).as_deref(), Some(&delta[..]));
-        assert_eq!(entry(at::KIND_FRESH, 2, ranges).as_deref(), Some(&fresh[..]));
-        assert_eq!(entry(at::KIND_FRESH, 0, &[]).as_deref(), Some(&[0; 512][..]));
-        assert_eq!(entry(at::KIND_DELTA, 0, &[]), None);
-        assert_eq!(entry(at::KIND_DELTA, 1, &[(511, &[1, 2])]), None);
+    fn a_streamed_index_is_the_last_entry() {
+        let stream = StreamIndex { count: 3, index: 8, crc: 9 };
+        let mut e = Encoder::default();
+        e.clear();
+        e.add_delta(PageNo(70_000), Some(&[7; 512]), &[8; 512]).unwrap();
+        e.add_stream(stream).unwrap();
+        let record = Record::decode(e.finish(&head()).0, 512).unwrap();
+        assert_eq!((record.stream, record.is_of_recovery()), (stream, false));
+        assert_eq!(replay(&record, &[7; 512]), [8; 512]);
+        e.clear();
+        e.add_stream(stream).unwrap();
+        e.add_delta(PageNo(1), Some(&[7; 512]), &[8; 512]).unwrap();
+        assert!(Record::decode(e.finish(&head()).0, 512).is_none(), "an entry lies behind it");
+        e.clear();
+        let record = e.finish(&head()).0;
+        assert_eq!(record.len(), 48);
+        assert!(Record::decode(record, 512).unwrap().is_of_recovery());
     }
 
     #[test]
@@ -579,19 +515,15 @@ mod tests {
 
     #[test]
     fn structure_is_checked_even_under_a_valid_checksum(
-    mut body in proptest::collection::vec(any::<u8>(), 0..200), entries in 0u32..4,
+    mut body in proptest::collection::vec(prop_oneof![0u8..8, any::<u8>()], 0..200),
     ) {
     let mut e = Encoder::default();
     e.clear();
     e.buf.append(&mut body);
-    e.entries = entries;
     let bytes = e.finish(&head()).0.to_vec();
     if let Some(record) = Record::decode(&bytes, 512) {
     let mut image = [0; 512];
-    record.for_each(|_, change| match change {
-    PageChange::Delta(r) | PageChange::Fresh(r) => r.apply(&mut image),
-    PageChange::Image(i) => image.copy_from_slice(i),
-    });
+    record.for_each(|_, change| change.apply(&mut image));
     }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::file::{LogCursor, LogFile};
 use super::group::{Audience, Durability, Group};
-use super::record::{self, RecordHead};
+use super::record::RecordHead;
 use super::slot::Slot;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::{SMALL_LOG_BLOCKS, SMALL_LOG_BYTES, STREAM_UNIT, slot};
@@ -205,7 +205,7 @@ impl Log {
         }
     }
 
-    pub fn head(&self, state: &State, stream: record::StreamIndex) -> RecordHead {
+    pub fn head(&self, state: &State) -> RecordHead {
         RecordHead {
             salt: self.slot.salt,
             tid: state.tid,
@@ -213,7 +213,6 @@ impl Log {
             prev_crc: self.prev_crc,
             page_count: state.page_count,
             change_counter: state.change_counter,
-            stream,
         }
     }
 
@@ -726,7 +725,7 @@ mod tests {
     use crate::disk::sim::{Op, SimConfig, SimDisk, TraceEntry};
     use crate::disk::{Disk, OpenMode};
     use crate::log::file::ScanEnd;
-    use crate::log::record::{Encoder, StreamIndex as RecordStream};
+    use crate::log::record::Encoder;
 
     const RING: u64 = 1 << 20;
 
@@ -779,7 +778,7 @@ mod tests {
             e.add_delta(PageNo(page), None, &[page as u8 | 1; 512]).unwrap();
         }
         let made = State { page_count: pages, change_counter: 1, ..State::empty(log.last_tid().next()) };
-        let head = log.head(&made, RecordStream::default());
+        let head = log.head(&made);
         let (record, crc) = e.finish(&head);
         assert!(log.has_room(record.len() as u64, false));
         let way = log.make_way(record, false, &Nobody).unwrap();

@@ -91,8 +91,8 @@ impl RecordApplier<'_, '_> {
             }
         });
         done?;
-        if record.head.stream.count > 0 {
-            let (mut streamed, mut end) = (Streamed::default(), record.head.stream.index_end());
+        if record.stream.count > 0 {
+            let (mut streamed, mut end) = (Streamed::default(), record.stream.index_end());
             let is_whole = log.for_each_streamed(record, |page, position, crc| {
                 end = end.max(position.saturating_add(slot.page_bytes.into()));
                 listed = listed.saturating_add(u32::from(page > state.page_count));

@@ -12,11 +12,12 @@ use crate::base::error::{Error, Result};
 use crate::base::layout::le_u32;
 use crate::base::memory::{self, Room};
 use crate::base::types::PageNo;
-use crate::log::record::{PageChange, Ranges};
+use crate::log::delta;
+use crate::log::record::PageChange;
 use crate::pages::image::Image;
 
-/// Of each change: whether it is compact u8, length u32.
-const HEAD_BYTES: usize = 5;
+/// Of each change: its length, u32.
+const HEAD_BYTES: usize = 4;
 
 /// Those of two rows or so lie within.
 type ChangeBytes = SmallVec<[u8; 256]>;
@@ -46,43 +47,43 @@ pub struct ChangeChain(Arc<WaitingChanges>);
 impl ChangeChain {
     /// `None`: an image costs less.
     pub fn begin(base: ChainBase, page_bytes: u32, change: PageChange<'_>) -> Result<Option<ChangeChain>> {
-        let (ranges, base) = match change {
-            PageChange::Delta(ranges) => (ranges, base),
-            PageChange::Fresh(ranges) => (ranges, ChainBase::Zeros),
+        let (pieces, base) = match change {
+            PageChange::Delta(pieces) => (pieces, base),
+            PageChange::Fresh(pieces) => (pieces, ChainBase::Zeros),
             PageChange::Image(_) => return Ok(None),
         };
         // One alone may be longer than several: home is not read for it yet.
-        let fits = bytes_of(ranges) <= page_bytes as usize;
-        if fits { ChangeChain::of(base, page_bytes, &[], ranges).map(Some) } else { Ok(None) }
+        let fits = HEAD_BYTES + pieces.len() <= page_bytes as usize;
+        if fits { ChangeChain::of(base, page_bytes, &[], pieces).map(Some) } else { Ok(None) }
     }
 
-    fn of(base: ChainBase, page_bytes: u32, before: &[u8], ranges: Ranges<'_>) -> Result<ChangeChain> {
+    fn of(base: ChainBase, page_bytes: u32, before: &[u8], pieces: &[u8]) -> Result<ChangeChain> {
         let mut bytes = ChangeBytes::new();
-        bytes.room(before.len() + bytes_of(ranges))?;
+        bytes.room(before.len() + HEAD_BYTES + pieces.len())?;
         bytes.extend_from_slice(before);
-        put_change(&mut bytes, ranges);
+        put_change(&mut bytes, pieces);
         Ok(ChangeChain(Arc::new(WaitingChanges { page_bytes, base, bytes })))
     }
 
     /// False: this chain stays, for others read it or an image costs less.
     pub fn push(&mut self, change: PageChange<'_>) -> Result<bool> {
-        let PageChange::Delta(ranges) = change else { return Ok(false) };
-        let Some(changes) = Arc::get_mut(&mut self.0).filter(|changes| changes.has_room(ranges)) else {
+        let PageChange::Delta(pieces) = change else { return Ok(false) };
+        let Some(changes) = Arc::get_mut(&mut self.0).filter(|changes| changes.has_room(pieces)) else {
             return Ok(false);
         };
-        changes.bytes.room(bytes_of(ranges))?;
-        put_change(&mut changes.bytes, ranges);
+        changes.bytes.room(HEAD_BYTES + pieces.len())?;
+        put_change(&mut changes.bytes, pieces);
         Ok(true)
     }
 
     /// Of all changes here and `change`. `None`: an image costs less.
     pub fn then(&self, change: PageChange<'_>) -> Result<Option<ChangeChain>> {
         let WaitingChanges { page_bytes, base, bytes } = &*self.0;
-        let PageChange::Delta(ranges) = change else {
+        let PageChange::Delta(pieces) = change else {
             return ChangeChain::begin(ChainBase::Zeros, *page_bytes, change);
         };
-        let fits = self.0.has_room(ranges);
-        if fits { ChangeChain::of(base.clone(), *page_bytes, bytes, ranges).map(Some) } else { Ok(None) }
+        let fits = self.0.has_room(pieces);
+        if fits { ChangeChain::of(base.clone(), *page_bytes, bytes, pieces).map(Some) } else { Ok(None) }
     }
 
     /// Near the next change.
@@ -117,35 +118,29 @@ impl ChangeChain {
         while !rest.is_empty() {
             let change = next_change(&mut rest);
             let change = change.ok_or_else(|| Error::Corrupt(format!("changes of page {page} are lost")))?;
-            change.apply(&mut image);
+            delta::apply(change, &mut image);
         }
         Ok(Some(image))
     }
 }
 
 impl WaitingChanges {
-    fn has_room(&self, ranges: Ranges<'_>) -> bool {
-        self.bytes.len() + bytes_of(ranges) <= self.page_bytes as usize / 2
+    fn has_room(&self, pieces: &[u8]) -> bool {
+        self.bytes.len() + HEAD_BYTES + pieces.len() <= self.page_bytes as usize / 2
     }
 }
 
-fn bytes_of(ranges: Ranges<'_>) -> usize {
-    HEAD_BYTES + ranges.bytes().len()
-}
-
 /// There is room for it.
-fn put_change(to: &mut ChangeBytes, ranges: Ranges<'_>) {
-    to.push(u8::from(ranges.is_compact()));
-    to.extend_from_slice(&(ranges.bytes().len() as u32).to_le_bytes());
-    to.extend_from_slice(ranges.bytes());
+fn put_change(to: &mut ChangeBytes, pieces: &[u8]) {
+    to.extend_from_slice(&(pieces.len() as u32).to_le_bytes());
+    to.extend_from_slice(pieces);
 }
 
-fn next_change<'a>(rest: &mut &'a [u8]) -> Option<Ranges<'a>> {
-    let is_compact = *rest.first()? != 0;
-    let len = usize::try_from(le_u32(rest, 1)?).ok()?;
-    let (bytes, behind) = rest.get(HEAD_BYTES..)?.split_at_checked(len)?;
+fn next_change<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = usize::try_from(le_u32(rest, 0)?).ok()?;
+    let (pieces, behind) = rest.get(HEAD_BYTES..)?.split_at_checked(len)?;
     *rest = behind;
-    Some(Ranges::of(bytes, is_compact))
+    Some(pieces)
 }
 
 #[cfg(test)]
@@ -154,17 +149,13 @@ mod tests {
     use super::*;
     use crate::base::layout::record as at;
 
-    /// One range, from `offset` on.
-    fn range(offset: u16, bytes: &[u8]) -> Vec<u8> {
-        let mut range = offset.to_le_bytes().to_vec();
-        range.extend_from_slice(&(bytes.len() as u16 - 1).to_le_bytes());
-        range.extend_from_slice(bytes);
-        assert_eq!(range.len(), at::RANGE_BYTES + bytes.len());
-        range
-    }
-
-    fn delta(range: &[u8]) -> PageChange<'_> {
-        PageChange::Delta(Ranges::of(range, false))
+    /// One piece, from `offset` on.
+    fn piece(offset: u32, bytes: &[u8]) -> Vec<u8> {
+        let mut piece = Vec::new();
+        delta::put_number(&mut piece, offset);
+        delta::put_number(&mut piece, (bytes.len() as u32 - 1) << at::PIECE_BITS | at::PIECE_BYTES);
+        piece.extend_from_slice(bytes);
+        piece
     }
 
     fn begin(base: ChainBase, change: PageChange<'_>) -> ChangeChain {
@@ -186,17 +177,17 @@ mod tests {
 
     #[test]
     fn changes_are_made_in_order_over_the_base() {
-        let (one, other, more) = (range(3, &[1]), range(3, &[2]), range(9, &[3]));
+        let (one, other, more) = (piece(3, &[1]), piece(3, &[2]), piece(9, &[3]));
         let image = Image::from(vec![8; 512]);
         let bases = [(ChainBase::Zeros, 0), (ChainBase::Home { may_end: false }, 9), (ChainBase::Image(image), 8)];
         for (base, below) in bases {
-            let mut chain = begin(base, delta(&one));
+            let mut chain = begin(base, PageChange::Delta(&one));
             let first = chain.clone();
-            assert!(!chain.push(delta(&other)).unwrap(), "another holds it");
-            let longer = chain.then(delta(&other)).unwrap().unwrap();
+            assert!(!chain.push(PageChange::Delta(&other)).unwrap(), "another holds it");
+            let longer = chain.then(PageChange::Delta(&other)).unwrap().unwrap();
             assert!(!longer.is(&chain) && first.is(&chain));
             drop(first);
-            assert!(chain.push(delta(&other)).unwrap() && chain.push(delta(&more)).unwrap());
+            assert!(chain.push(PageChange::Delta(&other)).unwrap() && chain.push(PageChange::Delta(&more)).unwrap());
             let home = [9; 512];
             assert_eq!(made(&longer, &home).unwrap(), page(&[(3, 2)], below));
             assert_eq!(made(&chain, &home).unwrap(), page(&[(3, 2), (9, 3)], below));
@@ -205,9 +196,9 @@ mod tests {
 
     #[test]
     fn a_new_image_forgets_the_changes_before() {
-        let (one, fresh) = (range(3, &[1]), range(5, &[2]));
-        let fresh = PageChange::Fresh(Ranges::of(&fresh, false));
-        let mut chain = begin(ChainBase::Home { may_end: false }, delta(&one));
+        let (one, fresh) = (piece(3, &[1]), piece(5, &[2]));
+        let fresh = PageChange::Fresh(&fresh);
+        let mut chain = begin(ChainBase::Home { may_end: false }, PageChange::Delta(&one));
         assert!(!chain.push(fresh).unwrap());
         assert_eq!(made(&chain, &[9; 512]).unwrap(), page(&[(3, 1)], 9));
         assert_eq!(made(&chain.then(fresh).unwrap().unwrap(), &[9; 512]).unwrap(), page(&[(5, 2)], 0));
@@ -217,22 +208,24 @@ mod tests {
 
     #[test]
     fn a_home_that_ends_in_the_page_is_an_error_unless_it_may() {
-        let one = range(3, &[1]);
-        assert!(made(&begin(ChainBase::Home { may_end: false }, delta(&one)), &[9; 100]).is_none());
-        let image = made(&begin(ChainBase::Home { may_end: true }, delta(&one)), &[9; 100]).unwrap();
+        let one = piece(3, &[1]);
+        assert!(made(&begin(ChainBase::Home { may_end: false }, PageChange::Delta(&one)), &[9; 100]).is_none());
+        let image = made(&begin(ChainBase::Home { may_end: true }, PageChange::Delta(&one)), &[9; 100]).unwrap();
         assert_eq!((image.get(..4), image.get(99..101)), (Some(&[9, 9, 9, 1][..]), Some(&[9, 0][..])));
     }
 
     #[test]
     fn changes_of_half_a_page_are_an_image() {
-        let (short, long) = (range(0, &[1; 100]), range(0, &[2; 200]));
-        let mut chain = begin(ChainBase::Zeros, delta(&short));
-        assert!(!chain.push(delta(&long)).unwrap() && chain.then(delta(&long)).unwrap().is_none());
-        assert!(chain.push(delta(&short)).unwrap(), "it stays as it was");
+        let (short, long) = (piece(0, &[1; 100]), piece(0, &[2; 200]));
+        let mut chain = begin(ChainBase::Zeros, PageChange::Delta(&short));
+        assert!(
+            !chain.push(PageChange::Delta(&long)).unwrap() && chain.then(PageChange::Delta(&long)).unwrap().is_none()
+        );
+        assert!(chain.push(PageChange::Delta(&short)).unwrap(), "it stays as it was");
         // One alone may be longer: home is not read for it yet.
-        let whole = range(0, &[3; 503]);
-        assert!(ChangeChain::begin(ChainBase::Zeros, 512, delta(&whole)).unwrap().is_some());
-        let whole = range(0, &[3; 504]);
-        assert!(ChangeChain::begin(ChainBase::Zeros, 512, delta(&whole)).unwrap().is_none());
+        let whole = piece(0, &[3; 505]);
+        assert!(ChangeChain::begin(ChainBase::Zeros, 512, PageChange::Delta(&whole)).unwrap().is_some());
+        let whole = piece(0, &[3; 506]);
+        assert!(ChangeChain::begin(ChainBase::Zeros, 512, PageChange::Delta(&whole)).unwrap().is_none());
     }
 }

@@ -694,7 +694,7 @@ mod tests {
     use super::*;
     use crate::disk::Disk;
     use crate::disk::sim::{SimConfig, SimDisk};
-    use crate::log::record::{PageChange, Ranges};
+    use crate::log::record::PageChange;
     use crate::pages::chains::ChainBase;
 
     fn image(n: u8) -> Image {
@@ -926,9 +926,9 @@ mod tests {
     fn found() -> PageTable {
         let mut table = PageTable::default();
         for (page, tid) in [(7, 3), (8, 4), (9, 5)] {
-            // One range, from byte 0 on.
-            let bytes = [0, 0, 0, 0, tid];
-            let fresh = PageChange::Fresh(Ranges::of(&bytes, false));
+            // One piece, from byte 0 on.
+            let bytes = [0, 0, tid];
+            let fresh = PageChange::Fresh(&bytes);
             let chain = ChangeChain::begin(ChainBase::Zeros, 512, fresh).unwrap().unwrap();
             let nobody = Snapshots::default();
             table.publish(PageNo(page), Tid(tid.into()), ImageLocation::Unmade(chain), readers(&nobody, 0));

@@ -8,7 +8,6 @@ use rustc_hash::FxHashMap;
 use crate::base::error::{Error, Result};
 use crate::base::memory;
 use crate::base::types::PageNo;
-use crate::log::record::StreamIndex;
 use crate::log::ring::WrittenRecord;
 use crate::log::several::Several;
 use crate::pages::image::Image;
@@ -25,7 +24,6 @@ pub struct PreparedCommit {
     pub state: State,
     /// Without streamed ones.
     pub images: Vec<(PageNo, Image)>,
-    pub stream: StreamIndex,
     /// The scheme commits it instead of a record.
     pub own: Option<Box<dyn Any + Send>>,
     pub changed: bool,
@@ -38,18 +36,11 @@ impl PreparedCommit {
     pub fn of(txn: &Txn, state: State, changed: Vec<ChangedPage>) -> Result<PreparedCommit> {
         let mut images: Vec<(PageNo, Image)> = memory::list(changed.len())?;
         images.extend(changed.into_iter().filter(|c| txn.streamed.get(c.page).is_none()).map(|c| (c.page, c.new)));
-        Ok(PreparedCommit { state, images, stream: StreamIndex::default(), own: None, changed: true, written: None })
+        Ok(PreparedCommit { state, images, own: None, changed: true, written: None })
     }
 
     pub fn nothing(base: &State) -> PreparedCommit {
-        PreparedCommit {
-            state: base.clone(),
-            images: Vec::new(),
-            stream: StreamIndex::default(),
-            own: None,
-            changed: false,
-            written: None,
-        }
+        PreparedCommit { state: base.clone(), images: Vec::new(), own: None, changed: false, written: None }
     }
 }
 

@@ -270,7 +270,7 @@ mod tests {
     use crate::disk::sim::{SimConfig, SimDisk};
     use crate::disk::{Disk, OpenMode};
     use crate::log::group::{Audience, Durability};
-    use crate::log::record::{Encoder, StreamIndex};
+    use crate::log::record::Encoder;
     use crate::log::ring::Log;
     use crate::pages::apply::REPLAYED_BYTES;
     use std::path::Path;
@@ -328,7 +328,7 @@ mod tests {
             }
             let made =
                 State { page_count: PAGES, change_counter: u32::from(round), ..State::empty(log.last_tid().next()) };
-            let head = log.head(&made, StreamIndex::default());
+            let head = log.head(&made);
             let (record, crc) = e.finish(&head);
             let way = log.make_way(record, false, &Nobody).unwrap();
             log.push(&way, record, crc, &Arc::new(State::empty(head.tid)), Durability::Flushed);

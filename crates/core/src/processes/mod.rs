@@ -260,7 +260,7 @@ fn adopt_written(
                 db.keep_decision(&decider, &member.log, &tail.slot)?;
             }
             let state = follow::apply(db, member, &tail.slot, record, &newest, inner.readers())?;
-            Ok(Some((end, state, record.head.stream.count > 0)))
+            Ok(Some((end, state, record.stream.count > 0)))
         })?;
         let Some((end, state, is_last)) = next.flatten() else { break };
         newest = Arc::new(state);

@@ -367,7 +367,6 @@ fn is_flushed(db: &Database, found: &AbandonedLog, options: &Options) -> Result<
         && ProcessWords::new(words).all_flushed(made, slot.sequence, last)
         && decider.is_none()
         && db.is_noted_in(log)?
-        && log.is_of_this_version(slot)?
         && !log.is_begun(slot, cursor)?)
 }
 
@@ -389,8 +388,7 @@ fn go_on(
     let mut ring = Log::join(log.clone(), slot.clone(), options.psow);
     let durable = if is_flushed { replayed.cursor.last_tid } else { slot.base_tid };
     ring.resume(&slot, &replayed.cursor, durable)?;
-    // An older version must find nothing of a session with these records.
-    if !is_flushed && (!ring.has_room(encoder.record_bytes() as u64, own_block) || !log.is_of_this_version(&slot)?) {
+    if !is_flushed && !ring.has_room(encoder.record_bytes() as u64, own_block) {
         return take_over(db, writer, inner, log, &slot, replayed, options);
     }
     let Replayed { table, state, decider, .. } = replayed;
@@ -416,7 +414,7 @@ fn go_on(
         // PreparedThenDecided).
         log.wipe_tail(&slot, replayed.cursor.tail)?;
         let recovered = State { tid: number_apart(ring.last_tid())?, ..state };
-        let head = ring.head(&recovered, Default::default());
+        let head = ring.head(&recovered);
         let recovered = Arc::new(recovered);
         let (record, crc) = encoder.finish(&head);
         ring.reserve(record.len(), own_block)?;

@@ -139,11 +139,6 @@ impl Database {
         let may_be_marked = |slot: &&Slot| !slot.live && slot.page_count != PAGE_COUNT_IN_HOME;
         let follows = old.filter(may_be_marked).filter(|slot| !created && slot.ring_bytes == ring_bytes);
         let follows = follows.filter(|_| facts.all_in_log() && state.kind == FileKind::Database);
-        let follows = match follows {
-            // A version before proved its end otherwise.
-            Some(slot) if !log.is_of_this_version(slot)? => None,
-            follows => follows,
-        };
         let before = lost.map(|live| live.home.mark.session).or(follows.map(|slot| slot.session));
         let session = before.map_or_else(random, |before| Ok(session_after(before, random()?)))?;
         let (start, proof_bytes) = match follows.filter(|_| keeps(Case::ProofKept)) {

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use common::{PAGE, plain};
 use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
-use onewrite_core::inspect::layout::slot as at;
 use onewrite_core::inspect::{LogFile, Slot};
 use onewrite_core::{Connection, Engine, LockLevel, Result};
 
@@ -302,78 +301,6 @@ fn another_process_follows_a_log_that_grows() {
         other.close().unwrap();
         assert_closed(&disk, "closed");
         assert!(home_page(&disk, 1) == image(100));
-    }
-}
-
-/// No session continues with their slot.
-#[test]
-fn logs_of_the_version_before_are_recovered_and_become_small() {
-    const OLD: u64 = 4 << 20;
-    let old_log = |disk: &SimDisk| {
-        let log = LogFile::open(disk, Path::new(LOG), OpenMode::ReadWrite).unwrap().unwrap();
-        log.file.set_len(HEAD as u64 + OLD).unwrap();
-        for slot in log.slots().unwrap() {
-            let old = Slot { ring_bytes: OLD, ..slot.clone() };
-            let mut bytes = old.encode();
-            bytes[at::AT_VERSION..][..4].copy_from_slice(&at::VERSION_READ.to_le_bytes());
-            let crc = crc32c::crc32c(&bytes[..at::AT_CRC]);
-            bytes[at::AT_CRC..][..4].copy_from_slice(&crc.to_le_bytes());
-            log.file.write_durable_at(&bytes, (1 + slot.sequence % 2) * PAGE as u64).unwrap();
-        }
-        log.file.sync().unwrap();
-    };
-    let newest_session = |disk: &SimDisk| {
-        let log = LogFile::open(disk, Path::new(LOG), OpenMode::ReadOnly).unwrap().unwrap();
-        log.slots().unwrap()[0].session
-    };
-    let crashed = database(None);
-    let mut c = open(&crashed, &[]);
-    (1..10).for_each(|n| write(&mut c, n, 1));
-    std::mem::forget(c);
-    let crashed = crashed.crash_by(&mut |_| 0);
-    old_log(&crashed);
-    let closed = database(None);
-    let mut c = open(&closed, &[]);
-    (1..10).for_each(|n| write(&mut c, n, 1));
-    c.close().unwrap();
-    old_log(&closed);
-    for (name, old) in [("crashed", crashed), ("closed", closed)] {
-        let session = |disk: &SimDisk| -> Result<()> {
-            let mut c = try_open(disk, &[])?;
-            c.lock(LockLevel::Shared)?;
-            let mut page = vec![0; PAGE];
-            c.read_at(&mut page, PAGE as u64)?;
-            c.unlock(LockLevel::None)?;
-            assert!(page == image(9), "{name}");
-            try_write(&mut c, 10, 2)?;
-            assert_ne!(
-                newest_session(disk),
-                newest_session(&old),
-                "{name}: who knows that version alone finds it, and not all records"
-            );
-            c.close()
-        };
-        let whole = old.survive();
-        session(&whole).unwrap();
-        assert_closed(&whole, name);
-        assert!(home_page(&whole, 2) == image(10));
-        for stop in 0..whole.ops() {
-            let disk = old.survive();
-            disk.stop_after(stop);
-            let _ = session(&disk);
-            for seed in 0..6 {
-                let after = disk.crash(seed);
-                let case = format!("{name}, operation {stop}, seed {seed}");
-                let mut c = try_open(&after, &[]).unwrap_or_else(|e| panic!("{case}: {e}"));
-                c.lock(LockLevel::Shared).unwrap_or_else(|e| panic!("{case}: {e}"));
-                c.unlock(LockLevel::None).unwrap();
-                let got = read(&mut c, 1);
-                assert!(got == image(9) || got == image(10), "{case}");
-                write(&mut c, 11, 2);
-                c.close().unwrap();
-                assert_closed(&after, &case);
-            }
-        }
     }
 }
 

@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::{one, open, open_stock};
+use crate::support::{explain, one, open, open_stock};
 
 const LOG: &str = "-onewrite";
 /// Of blocks of 4 KiB the second holds a slot; its version is behind the magic.
 const SLOT: usize = 4096;
+/// No released version has written an earlier one.
+const FIRST: u32 = 4;
 const NOTES: i64 = 60;
 /// What `make` leaves.
 const EXPECTED: (i64, i64, i64) = (52, 11, 1_578);
@@ -98,8 +100,34 @@ fn files_of_every_version_are_read_and_written() {
     let path = dir.path().join("new.db");
     let _db = make(&path);
     let newest = version(&dir.path().join(format!("new.db{LOG}")));
-    let all: BTreeSet<u32> = (1..=newest).collect();
+    let all: BTreeSet<u32> = (FIRST..=newest).collect();
     assert_eq!(seen, all, "tests/formats has files of each version: `cargo test keep -- --ignored` makes the newest");
+}
+
+/// They are not taken for damaged, and stay as they are.
+#[test]
+fn a_log_of_another_version_is_refused_by_its_number() {
+    let dir = tempfile::tempdir().unwrap();
+    unpack(&kept().join(format!("log-{FIRST}")), dir.path());
+    for name in ["closed.db", "crashed.db"] {
+        let path = dir.path().join(name);
+        let log = dir.path().join(format!("{name}{LOG}"));
+        let mut bytes = fs::read(&log).unwrap();
+        for slot in [SLOT, 2 * SLOT] {
+            bytes[slot + 8] = FIRST as u8 - 1;
+        }
+        fs::write(&log, &bytes).unwrap();
+        let home = fs::read(&path).unwrap();
+        let told = match open(&path, "require=1") {
+            Err(error) => explain(&error).1,
+            Ok(db) => {
+                db.execute_batch("INSERT INTO note VALUES (1000, 'of another version')").unwrap_err();
+                one(&db, "SELECT onewrite_last_error()")
+            }
+        };
+        assert!(told.contains("has version 3 of its format"), "{name}: {told}");
+        assert!(fs::read(&path).unwrap() == home && fs::read(&log).unwrap() == bytes, "{name} has changed");
+    }
 }
 
 /// Makes the files of this version, when the log has a new one.

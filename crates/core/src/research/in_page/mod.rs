@@ -125,8 +125,8 @@ impl Scheme for InPage {
             return commit::plan(c);
         }
         encode(&mut c.live.encoder, &mut changed)?;
-        let stream = record::prepare(c, &changed, state.page_count)?;
-        Ok(PreparedCommit { stream, ..PreparedCommit::of(c.txn, state, changed)? })
+        record::prepare(c, &changed, state.page_count)?;
+        PreparedCommit::of(c.txn, state, changed)
     }
 
     /// Undo records lead to a state before the group's write.
@@ -158,7 +158,7 @@ impl Scheme for InPage {
             // HomeBeforeNext).
             c.db.sync_home().map_err(|e| c.db.poison(e))?;
         }
-        record::finish(c, state, prepared.stream).map(CommitOutcome::Record).map_err(|e| c.db.poison(e))
+        record::finish(c, state).map(CommitOutcome::Record).map_err(|e| c.db.poison(e))
     }
 
     /// Readers do not see the state before it is written.

@@ -172,8 +172,8 @@ pub mod home {
     pub const SESSION: usize = 72;
     /// While marked: the newest checkpoint's TID, u64; 0: unknown.
     pub const TID: usize = SESSION + 8;
-    /// While marked, u32: 1 until that checkpoint is complete, 2 while the log may be empty; above,
-    /// how far it is behind.
+    /// While marked, u32: bit 0 while the log may be empty; above, how many TIDs up to [`TID`] may
+    /// have pages that are not at home.
     pub const FLAGS: usize = TID + 8;
     /// Bytes of the mark from [`SESSION`] on: all that SQLite reserves.
     pub const MARK_BYTES: usize = FLAGS + 4 - SESSION;

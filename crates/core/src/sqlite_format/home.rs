@@ -26,8 +26,7 @@ pub enum FileKind {
 pub struct HomeMark {
     /// As in slots.
     pub session: u64,
-    /// Newest transaction with pages at home; 0: unknown (schemes without checkpoints, older
-    /// versions).
+    /// Newest transaction with pages at home; 0: unknown (schemes without checkpoints).
     pub tid: Tid,
     /// The newest one that is, with all before, wholly at home; below `tid` during a checkpoint.
     pub whole: Tid,
@@ -36,11 +35,10 @@ pub struct HomeMark {
     pub tentative: bool,
 }
 
-const PARTIAL: u32 = 1;
 /// The session may have left nothing in the log.
-const TENTATIVE: u32 = 2;
-/// Above the flags: how far `whole` is behind; 0 by older versions.
-const BEHIND_SHIFT: u32 = 2;
+const TENTATIVE: u32 = 1;
+/// Above the flag: how far `whole` is behind.
+const BEHIND_SHIFT: u32 = 1;
 const BEHIND_MAX: u64 = (1 << (u32::BITS - BEHIND_SHIFT)) - 1;
 
 impl HomeMark {
@@ -54,9 +52,8 @@ impl HomeMark {
         let mut b = [0; at::MARK_BYTES];
         put(&mut b, 0, &self.session.to_le_bytes());
         put(&mut b, at::TID - at::SESSION, &self.tid.0.to_le_bytes());
-        let flag = |on: bool, bit: u32| if on { bit } else { 0 };
         let behind = self.tid.0.saturating_sub(self.whole.0).min(BEHIND_MAX) as u32;
-        let flags = flag(behind > 0, PARTIAL) | flag(self.tentative, TENTATIVE) | behind << BEHIND_SHIFT;
+        let flags = if self.tentative { TENTATIVE } else { 0 } | behind << BEHIND_SHIFT;
         put(&mut b, at::FLAGS - at::SESSION, &flags.to_le_bytes());
         b
     }
@@ -301,8 +298,7 @@ pub fn mark(header: &[u8]) -> Option<HomeMark> {
     let session = le_u64(header, at::SESSION).filter(|_| marked)?;
     // A cut-short header says nothing.
     let (tid, flags) = (le_u64(header, at::TID).unwrap_or(0), le_u32(header, at::FLAGS).unwrap_or(0));
-    let behind = if flags & PARTIAL != 0 { u64::from(flags >> BEHIND_SHIFT).max(1) } else { 0 };
-    let whole = Tid(tid.saturating_sub(behind));
+    let whole = Tid(tid.saturating_sub((flags >> BEHIND_SHIFT).into()));
     Some(HomeMark { session, tid: Tid(tid), whole, tentative: flags & TENTATIVE != 0 })
 }
 

@@ -87,7 +87,7 @@ fn slot(disk: &SimDisk) -> Slot {
 }
 
 fn is_on_its_way(disk: &SimDisk) -> bool {
-    disk.snapshot_file(Path::new(HOME)).unwrap()[88] & 1 == 1
+    u32::from_le_bytes(disk.snapshot_file(Path::new(HOME)).unwrap()[88..92].try_into().unwrap()) > 1
 }
 
 #[test]

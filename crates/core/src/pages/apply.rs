@@ -58,6 +58,10 @@ impl<'a> Overflow<'a> {
     }
 }
 
+/// Bytes that waited in vain, as their image is made within the replay, count so often: where pages
+/// change often, images at once cost less.
+const IN_VAIN: u64 = 512;
+
 pub struct RecordApplier<'a, 'b> {
     pub source: &'a RecordSource<'b>,
     pub table: &'a mut PageTable,
@@ -158,6 +162,9 @@ impl RecordApplier<'_, '_> {
             self.may_wait_bytes -= change.bytes();
             self.table.publish(page, tid, ImageLocation::Unmade(chain), self.readers);
             return Ok(());
+        }
+        if let ImageLocation::Unmade(chain) = &old {
+            self.may_wait_bytes = self.may_wait_bytes.saturating_sub(IN_VAIN * chain.bytes());
         }
         let mut image = match change {
             PageChange::Delta(_) => previous_image(self.source, page, &old)?,

@@ -91,6 +91,11 @@ impl ChangeChain {
         self.0.bytes.last().copied().unwrap_or(0)
     }
 
+    /// That wait.
+    pub fn bytes(&self) -> u64 {
+        self.0.bytes.len() as u64
+    }
+
     pub fn page_bytes(&self) -> u32 {
         self.0.page_bytes
     }

@@ -97,7 +97,7 @@ fn record_of(bytes: &[u8], page_bytes: u32) -> bool {
     let mut image = vec![0; page_bytes as usize];
     found.for_each(|page, change| {
         assert_ne!(page.0, 0, "page 0 was accepted");
-        change.apply(&mut image);
+        let _fits = change.apply(&mut image);
     });
     assert!(found.bytes() <= bytes.len() as u64);
     true

@@ -47,7 +47,7 @@ fn walk(log: &LogFile, slot: &onewrite_core::inspect::Slot, reach: &mut Reach) {
         let mut image = vec![0; slot.page_bytes as usize];
         record.for_each(|page, change| {
             assert_ne!(page.0, 0);
-            change.apply(&mut image);
+            let _fits = change.apply(&mut image);
         });
         let mut streamed = 0;
         let whole = log.for_each_streamed(record, |_, _, _| {

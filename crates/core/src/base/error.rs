@@ -97,6 +97,11 @@ impl Error {
         Error::Corrupt(format!("the log ends within the image of page {page}"))
     }
 
+    /// A record has bytes of a page where the page has none.
+    pub fn unfit_change(page: PageNo) -> Self {
+        Error::Corrupt(format!("a record of the log does not fit page {page}"))
+    }
+
     /// Whether room, memory or the store was short: nothing needed was overwritten, so the caller
     /// may try again.
     pub fn is_short(&self) -> bool {

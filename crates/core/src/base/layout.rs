@@ -281,7 +281,7 @@ pub mod record {
     pub const CRC_BYTES: usize = 4;
     /// Alignment of a record's start and length.
     pub const ALIGN: usize = 8;
-    /// Pieces over the previous image: count u16, page, pieces.
+    /// Pieces over the previous image: length u16, page, pieces.
     pub const KIND_DELTA: u8 = 1;
     /// Pieces over zeros, as the page was beyond the database's end.
     pub const KIND_FRESH: u8 = 2;

@@ -90,13 +90,20 @@ impl Encoder {
         let kind = if base.is_some() { at::KIND_DELTA } else { at::KIND_FRESH };
         self.begin(kind, 0, delta::bytes_max(new.len()))?;
         delta::put_number(&mut self.buf, page.0);
-        let count = delta::encode(&mut self.buf, page, base, new);
-        if count == 0 && base.is_some() {
+        let from = self.buf.len();
+        delta::encode(&mut self.buf, page, base, new);
+        let len = u16::try_from(self.buf.len() - from);
+        if len == Ok(0) && base.is_some() {
             self.buf.truncate(begin);
             self.entries -= 1;
             return Ok(false);
         }
-        put(&mut self.buf, begin + 1, &count.to_le_bytes());
+        let Ok(len) = len else {
+            self.buf.truncate(begin);
+            self.entries -= 1;
+            return self.add_frames(&[(page, new)], 1).map(|()| true);
+        };
+        put(&mut self.buf, begin + 1, &len.to_le_bytes());
         Ok(true)
     }
 
@@ -188,11 +195,7 @@ pub struct Record<'a> {
     /// With the zeros behind them.
     entries: &'a [u8],
     page_bytes: u32,
-    /// 0: unknown.
-    known: [u32; KNOWN],
 }
-
-const KNOWN: usize = 8;
 
 /// First fields, not verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,18 +255,9 @@ impl<'a> Record<'a> {
         let (head, crc) = RecordHead::sealed(b)?;
         let len = usize::try_from(Peek::at(b)?.len).ok()?;
         let entries = b.get(at::HEADER_BYTES..len.checked_sub(at::CRC_BYTES)?)?;
-        let mut record = Record { head, crc, stream: StreamIndex::default(), entries, page_bytes, known: [0; KNOWN] };
-        let mut rest = entries;
-        let mut valid = true;
-        let mut known = [0; KNOWN];
-        let visit = &mut |n: usize, page: PageNo, change: PageChange<'_>| {
-            valid &= page.0 != 0;
-            if let (Some(length), PageChange::Delta(pieces) | PageChange::Fresh(pieces)) = (known.get_mut(n), change) {
-                *length = u32::try_from(pieces.len()).unwrap_or(0);
-            }
-        };
-        record.stream = record.walk(visit, &mut rest)?;
-        record.known = known;
+        let mut record = Record { head, crc, stream: StreamIndex::default(), entries, page_bytes };
+        let (mut rest, mut valid) = (entries, true);
+        record.stream = record.walk(&mut |page, _| valid &= page.0 != 0, &mut rest)?;
         (valid && rest.len() < at::ALIGN && rest.iter().all(|&x| x == 0)).then_some(record)
     }
 
@@ -293,34 +287,32 @@ impl<'a> Record<'a> {
     pub fn for_each(&self, mut apply: impl FnMut(PageNo, PageChange<'a>)) {
         let mut rest = self.entries;
         // Cannot fail: `decode` has walked the same bytes.
-        let walked = self.walk(&mut |_, page, change| apply(page, change), &mut rest);
+        let walked = self.walk(&mut apply, &mut rest);
         debug_assert!(walked.is_some(), "a decoded record walks");
     }
 
-    /// The index of streamed images ends it.
-    fn walk(&self, apply: &mut impl FnMut(usize, PageNo, PageChange<'a>), rest: &mut &'a [u8]) -> Option<StreamIndex> {
-        let page_bytes = usize::try_from(self.page_bytes).ok()?;
-        let mut n = 0;
+    /// Whether pieces fit their page is known when they are applied. The index of streamed images
+    /// ends the walk.
+    fn walk(&self, visit: &mut impl FnMut(PageNo, PageChange<'a>), rest: &mut &'a [u8]) -> Option<StreamIndex> {
+        let whole = *rest;
         while let Some(kind) = kind(rest) {
+            let is_first = rest.len() == whole.len();
             *rest = rest.get(1..)?;
             match kind {
                 at::KIND_DELTA | at::KIND_FRESH => {
-                    let count = u16::from_le_bytes(*take(rest)?);
+                    let len = u16::from_le_bytes(*take(rest)?);
                     let page = PageNo(delta::take_number(rest)?);
-                    let is_fresh = kind == at::KIND_FRESH;
-                    if !is_fresh && count == 0 {
-                        return None;
-                    }
-                    let start = *rest;
-                    match self.known.get(n) {
-                        Some(&known) if known != 0 => *rest = rest.get(usize::try_from(known).ok()?..)?,
-                        _ => delta::walk(rest, count, page_bytes)?,
-                    }
-                    let pieces = start.get(..start.len().checked_sub(rest.len())?)?;
-                    apply(n, page, if is_fresh { PageChange::Fresh(pieces) } else { PageChange::Delta(pieces) });
+                    let (pieces, behind) = rest.split_at_checked(len.into())?;
+                    *rest = behind;
+                    let change = match kind {
+                        at::KIND_FRESH => PageChange::Fresh(pieces),
+                        _ if pieces.is_empty() => return None,
+                        _ => PageChange::Delta(pieces),
+                    };
+                    visit(page, change);
                 }
-                at::KIND_FRAMES => self.walk_frames(n, apply, rest)?,
-                at::KIND_DECIDER if n == 0 => {
+                at::KIND_FRAMES => self.walk_frames(visit, rest)?,
+                at::KIND_DECIDER if is_first => {
                     take_decider(rest)?;
                 }
                 at::KIND_STREAM => {
@@ -329,17 +321,11 @@ impl<'a> Record<'a> {
                 }
                 _ => return None,
             }
-            n += 1;
         }
         Some(StreamIndex::default())
     }
 
-    fn walk_frames(
-        &self,
-        n: usize,
-        apply: &mut impl FnMut(usize, PageNo, PageChange<'a>),
-        rest: &mut &'a [u8],
-    ) -> Option<()> {
+    fn walk_frames(&self, visit: &mut impl FnMut(PageNo, PageChange<'a>), rest: &mut &'a [u8]) -> Option<()> {
         let page_bytes = usize::try_from(self.page_bytes).ok()?;
         let count = u16::from_le_bytes(*take(rest)?);
         let pad = usize::try_from(u32::from_le_bytes(*take(rest)?)).ok()?;
@@ -348,7 +334,7 @@ impl<'a> Record<'a> {
         for number in numbers.as_chunks().0 {
             let (image, behind) = rest.split_at_checked(page_bytes)?;
             *rest = behind;
-            apply(n, PageNo(u32::from_le_bytes(*number)), PageChange::Image(image));
+            visit(PageNo(u32::from_le_bytes(*number)), PageChange::Image(image));
         }
         Some(())
     }
@@ -391,15 +377,19 @@ impl PageChange<'_> {
         bytes.len() as u64
     }
 
-    /// Changes the image before, which matters to a delta only.
-    pub fn apply(&self, image: &mut [u8]) {
+    /// Changes the image before, which matters to a delta only. `None` if the change does not fit
+    /// it: the image is useless then.
+    pub fn apply(&self, image: &mut [u8]) -> Option<()> {
         match self {
             PageChange::Delta(pieces) => delta::apply(pieces, image),
             PageChange::Fresh(pieces) => {
                 image.fill(0);
-                delta::apply(pieces, image);
+                delta::apply(pieces, image)
             }
-            PageChange::Image(new) => put(image, 0, new),
+            PageChange::Image(new) => {
+                put(image, 0, new);
+                Some(())
+            }
         }
     }
 }
@@ -416,7 +406,7 @@ mod tests {
 
     fn replay(record: &Record<'_>, base: &[u8]) -> Vec<u8> {
         let mut image = base.to_vec();
-        record.for_each(|_, change| change.apply(&mut image));
+        record.for_each(|_, change| change.apply(&mut image).unwrap());
         image
     }
 
@@ -447,6 +437,18 @@ mod tests {
         let record = e.finish(&head()).0;
         assert_eq!(record.len(), 48);
         assert!(Record::decode(record, 512).unwrap().is_of_recovery());
+    }
+
+    /// A length has 16 bits.
+    #[test]
+    fn a_change_of_all_bytes_of_the_longest_page_is_an_image() {
+        let image = [1; 65536];
+        let mut e = Encoder::default();
+        e.clear();
+        assert!(e.add_delta(PageNo(3), Some(&[0; 65536]), &image).unwrap());
+        assert_eq!(e.entry_count(), 1);
+        let record = Record::decode(e.finish(&head()).0, 65536).unwrap();
+        assert_eq!(replay(&record, &[0; 65536]), image);
     }
 
     #[test]
@@ -523,7 +525,9 @@ mod tests {
     let bytes = e.finish(&head()).0.to_vec();
     if let Some(record) = Record::decode(&bytes, 512) {
     let mut image = [0; 512];
-    record.for_each(|_, change| change.apply(&mut image));
+    record.for_each(|_, change| {
+    let _fits = change.apply(&mut image);
+    });
     }
     }
 

@@ -145,7 +145,7 @@ impl RecordApplier<'_, '_> {
         let old = self.table.amend(page, tid, self.readers, |place| match place {
             ImageLocation::Memory(image) => {
                 let Some(image) = image.unshared() else { return Ok(false) };
-                change.apply(image);
+                change.apply(image).ok_or_else(|| Error::unfit_change(page))?;
                 note(image);
                 Ok(true)
             }
@@ -170,7 +170,7 @@ impl RecordApplier<'_, '_> {
             PageChange::Delta(_) => previous_image(self.source, page, &old)?,
             PageChange::Fresh(_) | PageChange::Image(_) => memory::zeros(self.source.slot.page_bytes as usize)?,
         };
-        change.apply(&mut image);
+        change.apply(&mut image).ok_or_else(|| Error::unfit_change(page))?;
         note(&mut image);
         let place = match &mut self.overflow {
             Some(overflow) => overflow.place(self.table, &old, image)?,

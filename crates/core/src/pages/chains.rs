@@ -121,9 +121,8 @@ impl ChangeChain {
         }
         let mut rest = bytes.as_slice();
         while !rest.is_empty() {
-            let change = next_change(&mut rest);
-            let change = change.ok_or_else(|| Error::Corrupt(format!("changes of page {page} are lost")))?;
-            delta::apply(change, &mut image);
+            let made = next_change(&mut rest).and_then(|change| delta::apply(change, &mut image));
+            made.ok_or_else(|| Error::unfit_change(page))?;
         }
         Ok(Some(image))
     }

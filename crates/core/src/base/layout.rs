@@ -58,7 +58,7 @@ pub mod words {
     pub const SLOTS_A_BLOCK: usize = 56;
     pub const MORE_BLOCKS: usize = (PROCESSES - SLOTS_HERE).div_ceil(SLOTS_A_BLOCK);
 
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewritB");
+    pub const MAGIC: u64 = u64::from_le_bytes(*b"onewritC");
 
     pub const AT_MAGIC: usize = 0;
     pub const AT_SESSION: usize = 1;

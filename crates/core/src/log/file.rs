@@ -273,17 +273,15 @@ impl LogFile {
         LogFile { file: disk.open(path, OpenMode::Create).unwrap(), path: path.to_owned() }
     }
 
-    /// The valid slots, newest first. An error if there are only some of another version.
+    /// The valid slots, newest first.
     pub fn slots(&self) -> Result<Vec<Slot>> {
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
         let mut found: Vec<Slot> = Vec::new();
-        let mut other = None;
         let mut at = u64::from(BLOCK_BYTES_MIN);
         let mut last = 2 * u64::from(BLOCK_BYTES_MAX);
         while at <= last && at < file_bytes {
             let mut b = [0; slot::BYTES];
             let b = read_part(&*self.file, &mut b, at).context(|| self.what("cannot read"))?;
-            other = other.or(super::slot::version(b).filter(|version| *version != slot::VERSION));
             let slot = Slot::decode(b, file_bytes).filter(|s| [at, at / 2].contains(&u64::from(s.block_bytes)));
             if let Some(slot) = slot {
                 last = 2 * u64::from(slot.block_bytes);
@@ -291,16 +289,26 @@ impl LogFile {
             }
             at *= 2;
         }
-        if let Some(other) = other.filter(|_| found.is_empty()) {
-            return Err(Error::CantOpen(format!(
-                "the log {} has version {other} of its format, and this version of onewrite reads version {}. Open and close \
-                 the database with the version of onewrite that wrote the log, and remove the log then",
-                self.path.display(),
-                slot::VERSION
-            )));
-        }
         found.sort_by_key(|s| std::cmp::Reverse(s.sequence));
         Ok(found)
+    }
+
+    /// An error by its number, where slots have another version than this one.
+    pub fn check_version(&self) -> Result<()> {
+        let places = std::iter::successors(Some(u64::from(BLOCK_BYTES_MIN)), |at| Some(at * 2));
+        for at in places.take_while(|at| *at <= 2 * u64::from(BLOCK_BYTES_MAX)) {
+            let mut b = [0; slot::BYTES];
+            self.file.read_at(&mut b, at).context(|| self.what("cannot read"))?;
+            if let Some(other) = super::slot::version(&b).filter(|version| *version != slot::VERSION) {
+                return Err(Error::CantOpen(format!(
+                    "the log {} has version {other} of its format, and this version of onewrite reads version {}. Open and \
+                     close the database with the version of onewrite that wrote the log",
+                    self.path.display(),
+                    slot::VERSION
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Whether both places have a valid slot or are empty.

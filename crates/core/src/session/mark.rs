@@ -334,9 +334,13 @@ impl Database {
         let slots = log.slots()?;
         let newest = slots.first();
         let busy = match (locked, newest) {
+            (Ok(()), None) if log.check_version().is_err() => {
+                self.set_aside(path, Some(&log), random()?)?;
+                return self.create_log(path, block_bytes, slots);
+            }
             (Ok(()), _) => false,
             (Err(Error::Busy(_)), Some(_)) => true,
-            (Err(e), _) => return Err(e),
+            (Err(e), _) => return Err(log.check_version().err().unwrap_or(e)),
         };
         if let Some(slot) = newest.filter(|slot| busy || slot.live) {
             // Home has every record (rule CloseWithoutSlot).

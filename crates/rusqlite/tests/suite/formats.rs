@@ -104,30 +104,36 @@ fn files_of_every_version_are_read_and_written() {
     assert_eq!(seen, all, "tests/formats has files of each version: `cargo test keep -- --ignored` makes the newest");
 }
 
-/// They are not taken for damaged, and stay as they are.
+/// A database that was closed needs none of it, and one that crashed stays as it is.
 #[test]
-fn a_log_of_another_version_is_refused_by_its_number() {
+fn a_log_of_another_version_is_set_aside_or_refused_by_its_number() {
     let dir = tempfile::tempdir().unwrap();
     unpack(&kept().join(format!("log-{FIRST}")), dir.path());
-    for name in ["closed.db", "crashed.db"] {
-        let path = dir.path().join(name);
+    let of_version_3 = |name: &str| {
         let log = dir.path().join(format!("{name}{LOG}"));
         let mut bytes = fs::read(&log).unwrap();
         for slot in [SLOT, 2 * SLOT] {
-            bytes[slot + 8] = FIRST as u8 - 1;
+            bytes[slot + 8] = 3;
         }
         fs::write(&log, &bytes).unwrap();
-        let home = fs::read(&path).unwrap();
-        let told = match open(&path, "require=1") {
-            Err(error) => explain(&error).1,
-            Ok(db) => {
-                db.execute_batch("INSERT INTO note VALUES (1000, 'of another version')").unwrap_err();
-                one(&db, "SELECT onewrite_last_error()")
-            }
-        };
-        assert!(told.contains("has version 3 of its format"), "{name}: {told}");
-        assert!(fs::read(&path).unwrap() == home && fs::read(&log).unwrap() == bytes, "{name} has changed");
-    }
+        (dir.path().join(name), log, bytes)
+    };
+    let (crashed, log, bytes) = of_version_3("crashed.db");
+    let home = fs::read(&crashed).unwrap();
+    let why = explain(&open(&crashed, "require=1").unwrap_err()).1;
+    assert!(why.contains("has version 3 of its format"), "{why}");
+    assert!(fs::read(&crashed).unwrap() == home && fs::read(&log).unwrap() == bytes, "they have changed");
+
+    let (closed, log, bytes) = of_version_3("closed.db");
+    let db = open(&closed, "require=1").unwrap();
+    db.execute_batch("INSERT INTO note VALUES (1000, 'of a later version')").unwrap();
+    drop(db);
+    assert_eq!(contents(&open_stock(&closed)).0, EXPECTED.0 + 1);
+    assert_eq!(version(&log), FIRST);
+    let aside = |path: &Path| path != log && path.to_str().unwrap().starts_with(log.to_str().unwrap());
+    let kept: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let kept: Vec<_> = kept.iter().filter(|path| aside(path)).map(|path| fs::read(path).unwrap()).collect();
+    assert!(kept == [bytes], "{} logs are set aside", kept.len());
 }
 
 /// Makes the files of this version, when the log has a new one.

@@ -446,7 +446,8 @@ fn is_close_proven(live: &LiveDatabase, state: &State, mark: Option<HomeMark>) -
 
 /// The records that lead to the end of a `closed` session where its slot is lost.
 fn proof(closed: &Slot, older: Option<&Slot>) -> (LogOffset, LogOffset) {
-    let live = older.filter(|older| older.live && older.session == closed.session);
+    let is_of = |older: &&Slot| older.live && older.session == closed.session && older.start <= closed.start;
+    let live = older.filter(is_of);
     live.map_or((closed.start, closed.start), |live| (live.start, closed.start))
 }
 

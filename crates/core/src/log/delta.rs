@@ -45,17 +45,30 @@ pub fn encode(buf: &mut Vec<u8>, page: PageNo, base: Option<&[u8]>, new: &[u8]) 
 }
 
 /// `None` if they do not fit the image, which is useless then.
-pub fn apply(mut pieces: &[u8], image: &mut [u8]) -> Option<()> {
-    let mut behind = 0;
-    while !pieces.is_empty() {
-        let (start, len, told) = next_piece(&mut pieces, behind)?;
-        behind = start.checked_add(len)?;
-        let part = image.get_mut(start..behind)?;
-        match told {
+pub fn apply(pieces: &[u8], image: &mut [u8]) -> Option<()> {
+    each(pieces, |place, piece| {
+        let part = image.get_mut(place)?;
+        match piece {
             EncodedPiece::Bytes(bytes) => part.copy_from_slice(bytes),
             EncodedPiece::Zeros => part.fill(0),
             EncodedPiece::Numbers(numbers, packed) => numbers.decode(packed, part),
         }
+        Some(())
+    })
+}
+
+/// Whether [`apply`] will, to an image of `page_bytes`.
+pub fn fit(pieces: &[u8], page_bytes: usize) -> bool {
+    each(pieces, |place, _| (place.end <= page_bytes).then_some(())).is_some()
+}
+
+#[inline]
+fn each(mut pieces: &[u8], mut visit: impl FnMut(Range<usize>, EncodedPiece<'_>) -> Option<()>) -> Option<()> {
+    let mut behind = 0;
+    while !pieces.is_empty() {
+        let (start, len, piece) = next_piece(&mut pieces, behind)?;
+        behind = start.checked_add(len)?;
+        visit(start..behind, piece)?;
     }
     Some(())
 }
@@ -488,7 +501,7 @@ mod tests {
 
     #[test]
     fn no_bytes_panic(bytes in proptest::collection::vec(prop_oneof![any::<u8>(), 0..12u8], 0..200)) {
-    let _ = apply(&bytes, &mut [0; 512]);
+    prop_assert_eq!(fit(&bytes, 512), apply(&bytes, &mut [0; 512]).is_some());
     }
     }
 }

@@ -377,6 +377,14 @@ impl PageChange<'_> {
         bytes.len() as u64
     }
 
+    /// Whether [`PageChange::apply`] will.
+    pub fn fits(&self, page_bytes: u32) -> bool {
+        match self {
+            PageChange::Delta(pieces) | PageChange::Fresh(pieces) => delta::fit(pieces, page_bytes as usize),
+            PageChange::Image(image) => image.len() == page_bytes as usize,
+        }
+    }
+
     /// Changes the image before, which matters to a delta only. `None` if the change does not fit
     /// it: the image is useless then.
     pub fn apply(&self, image: &mut [u8]) -> Option<()> {

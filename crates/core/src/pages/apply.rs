@@ -141,6 +141,9 @@ impl RecordApplier<'_, '_> {
         };
         // Page 1 has the state's header, needed at once.
         let waits = page != PageNo::HEADER && change.bytes() <= self.may_wait_bytes;
+        if waits && !change.fits(self.source.slot.page_bytes) {
+            return Err(Error::unfit_change(page));
+        }
         let may_wait_bytes = &mut self.may_wait_bytes;
         let old = self.table.amend(page, tid, self.readers, |place| match place {
             ImageLocation::Memory(image) => {

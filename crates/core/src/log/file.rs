@@ -257,6 +257,12 @@ impl LiveRecords {
     }
 }
 
+/// The first and the second block of each size that a log may have.
+fn slot_places() -> impl Iterator<Item = u64> {
+    let places = std::iter::successors(Some(u64::from(BLOCK_BYTES_MIN)), |at| Some(at * 2));
+    places.take_while(|at| *at <= 2 * u64::from(BLOCK_BYTES_MAX))
+}
+
 impl LogFile {
     /// `None` if there is none.
     pub fn open(disk: &dyn Disk, path: &Path, mode: OpenMode) -> Result<Option<LogFile>> {
@@ -277,9 +283,11 @@ impl LogFile {
     pub fn slots(&self) -> Result<Vec<Slot>> {
         let file_bytes = self.file.len().context(|| self.what("cannot read the length of"))?;
         let mut found: Vec<Slot> = Vec::new();
-        let mut at = u64::from(BLOCK_BYTES_MIN);
-        let mut last = 2 * u64::from(BLOCK_BYTES_MAX);
-        while at <= last && at < file_bytes {
+        let mut last = u64::MAX;
+        for at in slot_places() {
+            if at > last || at >= file_bytes {
+                break;
+            }
             let mut b = [0; slot::BYTES];
             let b = read_part(&*self.file, &mut b, at).context(|| self.what("cannot read"))?;
             let slot = Slot::decode(b, file_bytes).filter(|s| [at, at / 2].contains(&u64::from(s.block_bytes)));
@@ -287,28 +295,26 @@ impl LogFile {
                 last = 2 * u64::from(slot.block_bytes);
                 found.push(slot);
             }
-            at *= 2;
         }
         found.sort_by_key(|s| std::cmp::Reverse(s.sequence));
         Ok(found)
     }
 
-    /// An error by its number, where slots have another version than this one.
-    pub fn check_version(&self) -> Result<()> {
-        let places = std::iter::successors(Some(u64::from(BLOCK_BYTES_MIN)), |at| Some(at * 2));
-        for at in places.take_while(|at| *at <= 2 * u64::from(BLOCK_BYTES_MAX)) {
+    /// The refusal of a log whose slots have another version than this one, by its number.
+    pub fn other_version(&self) -> Result<Option<Error>> {
+        for at in slot_places() {
             let mut b = [0; slot::BYTES];
             self.file.read_at(&mut b, at).context(|| self.what("cannot read"))?;
             if let Some(other) = super::slot::version(&b).filter(|version| *version != slot::VERSION) {
-                return Err(Error::CantOpen(format!(
+                return Ok(Some(Error::CantOpen(format!(
                     "the log {} has version {other} of its format, and this version of onewrite reads version {}. Open and \
                      close the database with the version of onewrite that wrote the log",
                     self.path.display(),
                     slot::VERSION
-                )));
+                ))));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Whether both places have a valid slot or are empty.

@@ -122,10 +122,12 @@ impl<'a> HomeAndLog<'a> {
         let newest = self.slots.first();
         let session = self.mark().map_or(0, |mark| mark.session);
         match (pairing, newest) {
-            (_, None) => self.log.check_version().err().unwrap_or_else(|| Error::Corrupt(format!(
-                "the log {path} has no valid header slot: it is damaged, cut short or not a log. {home} needs it; `onewrite \
-                 recover --without-log` gives the transactions in it up"
-            ))),
+            (_, None) => self.log.other_version().unwrap_or_else(Some).unwrap_or_else(|| {
+                Error::Corrupt(format!(
+                    "the log {path} has no valid header slot: it is damaged, cut short or not a log. {home} needs it; `onewrite \
+                     recover --without-log` gives the transactions in it up"
+                ))
+            }),
             (Pairing::HomeOlder, Some(newest)) if !newest.live && newest.session == session => {
                 Error::CantOpen(format!(
                     "{home} carries onewrite's mark, but its log {path} was closed in order: the database file is an older copy. \

@@ -333,14 +333,15 @@ impl Database {
         let locked = lock_log(&log, LockKind::Exclusive, OTHERS_LEAVE);
         let slots = log.slots()?;
         let newest = slots.first();
+        let other_version = if newest.is_none() { log.other_version()? } else { None };
         let busy = match (locked, newest) {
-            (Ok(()), None) if log.check_version().is_err() => {
+            (Ok(()), None) if other_version.is_some() => {
                 self.set_aside(path, Some(&log), random()?)?;
                 return self.create_log(path, block_bytes, slots);
             }
             (Ok(()), _) => false,
             (Err(Error::Busy(_)), Some(_)) => true,
-            (Err(e), _) => return Err(log.check_version().err().unwrap_or(e)),
+            (Err(e), _) => return Err(other_version.unwrap_or(e)),
         };
         if let Some(slot) = newest.filter(|slot| busy || slot.live) {
             // Home has every record (rule CloseWithoutSlot).

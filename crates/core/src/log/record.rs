@@ -92,19 +92,17 @@ impl Encoder {
         delta::put_number(&mut self.buf, page.0);
         let from = self.buf.len();
         delta::encode(&mut self.buf, page, base, new);
-        let len = u16::try_from(self.buf.len() - from);
-        if len == Ok(0) && base.is_some() {
-            self.buf.truncate(begin);
-            self.entries -= 1;
-            return Ok(false);
+        let len = self.buf.len() - from;
+        if let Some(len) = u16::try_from(len).ok().filter(|len| *len > 0 || base.is_none()) {
+            put(&mut self.buf, begin + 1, &len.to_le_bytes());
+            return Ok(true);
         }
-        let Ok(len) = len else {
-            self.buf.truncate(begin);
-            self.entries -= 1;
-            return self.add_frames(&[(page, new)], 1).map(|()| true);
-        };
-        put(&mut self.buf, begin + 1, &len.to_le_bytes());
-        Ok(true)
+        self.buf.truncate(begin);
+        self.entries -= 1;
+        if len > 0 {
+            self.add_frames(&[(page, new)], 1)?;
+        }
+        Ok(len > 0)
     }
 
     /// An entry has at most 65535 images of one size, aligned to `block`.

@@ -27,7 +27,9 @@ pub(crate) fn answer(state: &mut MainFileState, value: Option<&str>) -> Option<A
         state.siblings.set_off(mode == "off");
     }
     if !absorbs(state) {
-        if let (Some(conn), Some(mode)) = (state.connection(), mode) {
+        // SQLite refuses to change to WAL mode there.
+        let is_refused = mode == Some("wal") && in_transaction(state);
+        if let (Some(conn), Some(mode), false) = (state.connection(), mode, is_refused) {
             conn.note_journal_mode(mode);
             state.journal_off = mode == "off";
         }
@@ -93,10 +95,11 @@ fn absorbs(state: &mut MainFileState) -> bool {
     state.flags() & open::READONLY == 0 && state.engine().is_some_and(|conn| conn.absorbs_wal())
 }
 
-/// Whether a transaction that has read or written this file is open, by its locks. They do not show
-/// a BEGIN without a statement behind it, nor a transaction of a connection that keeps its locks.
+/// Whether a transaction is open: the application's own, or by this file's locks, which a
+/// connection in exclusive mode keeps.
 fn in_transaction(state: &mut MainFileState) -> bool {
-    state.level_number() > 0 && !state.connection().is_some_and(|conn| Connection::keeps_locks(conn))
+    let (explicit, _) = state.caller.transaction(&state.host().api);
+    explicit || (state.level_number() > 0 && !state.connection().is_some_and(|conn| Connection::keeps_locks(conn)))
 }
 
 #[cfg(test)]

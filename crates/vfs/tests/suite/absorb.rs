@@ -73,7 +73,7 @@ fn within_a_transaction_the_mode_stays_as_in_sqlite() {
         assert_eq!(code, ffi::SQLITE_ERROR, "{message}");
         assert!(message.contains(&format!("cannot change {way} wal mode from within a transaction")), "{message}");
     };
-    for begin in ["BEGIN; SELECT * FROM t", "BEGIN IMMEDIATE"] {
+    for begin in ["BEGIN", "BEGIN; SELECT * FROM t", "BEGIN IMMEDIATE"] {
         db.execute_batch(begin).unwrap();
         refused(&db, "PRAGMA main.journal_mode=wal", "into");
         db.execute_batch("COMMIT; PRAGMA journal_mode=wal").unwrap();
@@ -88,6 +88,30 @@ fn within_a_transaction_the_mode_stays_as_in_sqlite() {
     let mut rows = rows.query([]).unwrap();
     rows.next().unwrap();
     refused(&db, "PRAGMA journal_mode=wal", "into");
+}
+
+/// The commit must not wait for readers, as a change of the mode would.
+#[test]
+fn a_mode_that_was_refused_within_a_transaction_does_not_hold_its_commit_up() {
+    let dir = setup();
+    let path = dir.path().join("stock.db");
+    let [db, reader] = [(); 2].map(|()| open(&path, "wal=stock&busy_ms=0").unwrap());
+    db.busy_timeout(std::time::Duration::ZERO).unwrap();
+    db.execute_batch(TABLE).unwrap();
+    reader.execute_batch("BEGIN; SELECT * FROM t").unwrap();
+    // SQLite takes its locks to write, and writes nothing.
+    let writes_nothing = "DELETE FROM t WHERE id=0";
+    for begin in ["BEGIN", "BEGIN; SELECT * FROM t", "BEGIN IMMEDIATE"] {
+        for then in [&format!("{writes_nothing}; COMMIT"), "COMMIT"] {
+            db.execute_batch(begin).unwrap();
+            db.query_row("PRAGMA journal_mode=wal", [], |row| row.get::<_, String>(0)).unwrap_err();
+            db.execute_batch(then).unwrap();
+            db.execute_batch(writes_nothing).unwrap();
+        }
+    }
+    db.query_row("PRAGMA journal_mode=wal", [], |row| row.get::<_, String>(0)).unwrap_err();
+    reader.execute_batch("COMMIT").unwrap();
+    assert_eq!(mode(&db, "journal_mode=wal"), "wal");
 }
 
 #[test]

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_says_how_a_file_is_opened_is_said_of_this_one() {
+    fn options_of_opening_are_passed_on_for_this_file() {
         let of = |args: &[&str]| opening(&args.iter().map(OsString::from).collect::<Vec<_>>());
         assert_eq!(of(&["-json", "SELECT 1"]), "");
         assert_eq!(of(&["-nofollow", "--readonly", "SELECT 1"]), "--readonly --nofollow ");

@@ -463,7 +463,7 @@ fn commits_are_durable_when_they_say_so_and_seen_when_they_are_durable() {
 }
 
 #[test]
-fn after_a_failure_nobody_is_acknowledged_and_nothing_is_shown() {
+fn after_a_failure_no_commit_is_acknowledged_or_shown() {
     shuttle::check_random(|| run(true), 1500);
     shuttle::check_pct(|| run(true), 1500, 3);
 }

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_covers_what_was_answered_before_it_arrived_and_no_more() {
+    fn a_flush_covers_the_writes_answered_before_it_arrived_and_no_more() {
         let slow = Event { done_ns: 9, ..write(0, 1, 512) };
         let trace = Trace { events: vec![slow, write(512, 2, 512), flush(5), flush(9)], reads: 0, read_bytes: 0 };
         assert_eq!(outcomes(&trace, 3, &[]), BTreeSet::from([[9, 2, 9, 9], [1, 2, 9, 9]]));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_whole_is_not_torn() {
+    fn a_whole_write_is_not_torn() {
         let events = vec![write(0, 1, 2048), write(512, 2, 512)];
         let trace = Trace { events, reads: 0, read_bytes: 0 };
         let seen = outcomes(&trace, 2, &[0..1024, 1536..2048]);

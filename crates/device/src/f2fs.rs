@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_what_is_before_the_main_area_are_its_own() {
+    fn nodes_and_the_blocks_before_the_main_area_are_its_own() {
         let block = BLOCK_BYTES as u64;
         let mut superblock = [0; 512];
         for (at, value) in [(0, MAGIC), (16, 12), (20, 9), (76, 2), (92, 40)] {

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_was_written_and_a_clone_does_not_change() {
+    fn reads_return_writes_and_a_clone_does_not_change() {
         let mut image = Image::new(100_000);
         let bytes: Vec<u8> = (0..40_000).map(|i| (i % 251) as u8 + 1).collect();
         image.write(10_000, &bytes);

@@ -118,7 +118,7 @@ fn recovery_takes_any_bytes() {
 
 /// The header asks for WAL mode, and there is neither a WAL nor a mark.
 #[test]
-fn a_file_that_ends_within_its_first_page_is_an_error_for_who_reads_it() {
+fn a_file_that_ends_within_its_first_page_is_an_error_to_its_readers() {
     let mut home = b"SQLite format 3\0".to_vec();
     home.resize(100, 0);
     home[16..24].copy_from_slice(&[0x10, 0, 2, 2, 0, 64, 32, 32]);

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_command_answers_is_judged() {
+    fn answers_of_commands_are_judged() {
         const STATUS_1: i32 = 1 << 8;
         const STATUS_2: i32 = 2 << 8;
         let busy = "a.db is in use by another process: close every program";

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_acknowledged_after_a_read_began_may_be_there_or_not() {
+    fn a_row_acknowledged_after_a_read_began_may_be_there_or_not() {
         for found in [&[(1, 8)][..], &[(1, 9)]] {
             let mut known = known();
             known.reads(READER);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_nobody_committed_are_noticed() {
+    fn rows_without_a_commit_are_noticed() {
         let mut known = known();
         assert!(read(&mut known, &[(1, 9)]).starts_with("row 9 is there, and nobody"));
         known.begins(9, 1);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn who_opened_the_file_that_had_the_name_before_finds_what_was_committed_until_then() {
+    fn the_file_that_had_the_name_before_keeps_the_commits_until_then() {
         let outcome = |opens_late: bool, changed: bool| {
             let mut known = known();
             known.opens(if opens_late { WRITER } else { READER });

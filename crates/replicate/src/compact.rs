@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_a_state_that_is_kept_stays() {
+    fn files_of_a_kept_state_stay() {
         let all = [
             (9, 1, 2, 3000),
             (9, 1, 5, 1001),

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_goes_on_with_what_leads_furthest() {
+    fn a_replica_goes_on_with_the_file_that_leads_furthest() {
         let all = [(0, 3, 3), (0, 4, 4), (1, 2, 3), (1, 4, 6), (9, 1, 9), (0, 9, 9)].map(|(l, a, b)| entry(l, a, b));
         let onward = |at| onward(&all, at).ok().map(|e| (e.name.level, e.name.min, e.name.max));
         assert_eq!(onward(1), Some((1, 2, 3)));

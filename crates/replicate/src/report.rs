@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_store_says_commands_no_terminal() {
+    fn text_of_a_store_commands_no_terminal() {
         let before = "ev\u{9b}2J\u{202e}\u{1b}[2J\n";
         let line =
             json_line(Level::Error, "failed", &[("before", before.into())], "no\u{9b}2J\u{1b}[2Jx\ny", UNIX_EPOCH);

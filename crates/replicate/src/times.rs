@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old() {
+    fn batches_older_than_an_age() {
         let old = |times: &[i64], age| {
             let files = batches(times);
             let old = Old::new(&files, Duration::from_millis(age), NOW);
@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn times_in_order_tell_what_each_says(mut times in proptest::collection::vec(0..60i64, 0..40), at in 0..70i64) {
+        fn times_in_order_divide_where_they_say(mut times in proptest::collection::vec(0..60i64, 0..40), at in 0..70i64) {
             times.sort_unstable();
             let newest = times.iter().filter(|time| **time < at).count() as u64;
             prop_assert_eq!(before(&times, at), [newest; 2]);

@@ -203,7 +203,7 @@ fn an_idle_connection_works_in_the_child_and_shows_no_page_from_before_the_fork(
 }
 
 #[test]
-fn what_a_connection_was_told_goes_with_it() {
+fn settings_of_a_connection_go_with_it() {
     let _alone = alone();
     let dir = setup();
     let path = dir.path().join("told.db");
@@ -274,7 +274,7 @@ fn the_connections_of_a_pool_work_in_the_threads_of_a_child() {
 }
 
 #[test]
-fn a_child_that_closes_what_it_inherited_takes_nothing_from_the_parent() {
+fn a_child_that_closes_inherited_connections_takes_nothing_from_the_parent() {
     let _alone = alone();
     let dir = setup();
     let path = dir.path().join("closes.db");
@@ -352,7 +352,7 @@ fn a_file_that_took_the_name_since_the_fork_is_not_taken_for_the_database() {
 /// The thread of the parent sleeps at each fork, and is not there in the child. A wait queue that
 /// all locks of a process share would still lead to it.
 #[test]
-fn a_child_detaches_what_it_leaves_alone_while_the_thread_of_its_parent_slept() {
+fn a_child_detaches_idle_databases_though_the_thread_of_its_parent_slept() {
     let _alone = alone();
     let dir = setup();
     let db = open(&dir.path().join("parent.db"), "idle=60m").unwrap();

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn each_engine_is_one_choice_with_what_it_loses() {
+    fn each_engine_is_one_choice_with_its_losses() {
         let rows: Vec<Row> = rows().into_iter().filter(|r| ["insert", "update"].contains(&r.workload)).collect();
         let choices = choices(&rows);
         let find = |name: &str| choices.iter().find(|c| c.name == name).unwrap();

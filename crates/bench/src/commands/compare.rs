@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_what_only_one_measured_do_not_matter() {
+    fn values_that_only_one_side_measured_do_not_matter() {
         let row = |engine: &str| json!({"engine": engine, "preset": "x", "workload": "insert", "threads": 1});
         let file = |extra: &str, kernel: Value| {
             json!({

@@ -383,12 +383,12 @@ mod tests {
     }
 
     #[test]
-    fn uris_escape_what_uris_reserve() {
+    fn uris_escape_reserved_characters() {
         assert_eq!(uri(Path::new("/a%b/c?d#e.db"), "log").unwrap(), "file:/a%25b/c%3fd%23e.db?vfs=onewrite&scheme=log");
     }
 
     #[test]
-    fn stock_settings_are_what_the_name_says() {
+    fn stock_settings_follow_from_the_name() {
         let dir = tempfile::tempdir().unwrap();
         let libraries = Libraries::load([]).unwrap();
         for mut e in all().into_iter().filter(|e| matches!(e.kind, EngineKind::Stock { .. })) {

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mount_with_the_longest_point_and_of_those_the_last() {
+    fn the_mount_with_the_longest_point_and_of_equals_the_last() {
         let info = "\
 22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard,data=ordered

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_alone_is_light_and_dark() {
+    fn a_picture_that_stands_alone_is_light_and_dark() {
         let svg = alone("<svg width=\"1\">\n<rect fill=\"#FEFEFE\"/>\n</svg>", "A title").unwrap();
         assert!(svg.starts_with("<svg width=\"1\" role=\"img\">\n<title>A title</title>"), "{svg}");
         assert!(

@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_html_reserves_is_escaped() {
+    fn characters_that_html_reserves_are_escaped() {
         assert_eq!(escape("a<b & \"c\">"), "a&lt;b &amp; &quot;c&quot;&gt;");
     }
 

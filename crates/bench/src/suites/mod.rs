@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_suite_heeds_exists() {
+    fn options_that_a_suite_heeds_exist() {
         let command = <crate::Args as clap::Args>::augment_args(clap::Command::new("bench"));
         let known: Vec<String> = command.get_arguments().filter_map(|a| Some(format!("--{}", a.get_long()?))).collect();
         for suite in ALL {

@@ -127,7 +127,7 @@ fn a_browser_shows_all_that_a_page_says() {
 }
 
 #[test]
-fn a_browser_finds_what_cannot_be_read() {
+fn a_browser_finds_unreadable_text() {
     let text = |x: u32, size: u32, text: &str| {
         format!("<text x=\"{x}\" y=\"40\" font-size=\"{size}\" text-anchor=\"middle\">{text}</text>")
     };

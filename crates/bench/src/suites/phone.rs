@@ -653,7 +653,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_counted_on_f2fs_has_columns_in_the_same_table() {
+    fn counts_on_f2fs_have_columns_in_the_same_table() {
         let (rows, wear) = (rows(), wear());
         let counted = |workload| OnF2fs {
             workload,
@@ -686,7 +686,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_it_names_exists() {
+    fn workloads_and_schemes_that_it_names_exist() {
         for name in WORKLOADS {
             assert!(name.parse::<WorkloadSelection>().is_ok(), "{name}");
         }

@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_what_is_not_known() {
+    fn a_table_names_unknown_values() {
         let counts = Counts {
             file_system: "f2fs".to_owned(),
             engine: "log".to_owned(),

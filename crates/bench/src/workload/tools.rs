@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn mobibench_writes_what_its_source_writes() {
+    fn mobibench_writes_as_its_source_does() {
         let script = mobibench(&Size { rows: 0, tables: 1, ..SIZE }, 1, RowOp::Insert);
         let value = "aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeee\
                      ffffffffffgggggggggghhhhhhhhhhiiiiiiiiiijjjjjjjjjj";

@@ -125,7 +125,7 @@ fn table_json_and_nothing_left_behind() {
 }
 
 #[test]
-fn only_what_was_asked_for() {
+fn only_the_engines_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let output = bench(dir.path(), &["--only", "stock/truncate", "--json", "out.json"]);
     assert!(output.status.success(), "{}", said(&output));
@@ -294,7 +294,7 @@ fn file_systems_on_images_are_measured_or_left_out_with_a_reason_and_leave_nothi
 }
 
 #[test]
-fn advice_names_settings_and_what_they_lose() {
+fn advice_names_settings_and_their_losses() {
     let dir = tempfile::tempdir().unwrap();
     let output = onewrite(dir.path(), &["bench", "advise", ".", "--transactions", "5", "--runs", "1", "--rows", "20"]);
     assert!(output.status.success(), "{}", said(&output));
@@ -333,7 +333,7 @@ fn the_page_stands_alone() {
 }
 
 #[test]
-fn a_simulated_device_tells_what_was_written_for_whom() {
+fn a_simulated_device_counts_writes_by_file() {
     let dir = tempfile::tempdir().unwrap();
     let engines = ["stock/delete", "stock/persist", "stock/wal-full", "onewrite/log", "floor"];
     let mut options = vec!["--device", "none", "--fs", "ext4", "--workload", "insert"];

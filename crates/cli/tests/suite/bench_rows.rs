@@ -63,7 +63,7 @@ fn a_bulk_load_has_its_parts() {
 }
 
 #[test]
-fn transactions_at_once_say_what_was_refused() {
+fn transactions_at_once_count_refusals() {
     let dir = tempfile::tempdir().unwrap();
     let small =
         ["--suite", "threads", "--part", "concurrent", "--section-ms", "50", "--think-rows", "500", "--runs", "1"];

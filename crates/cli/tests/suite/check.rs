@@ -53,7 +53,7 @@ fn a_wal_beside_the_file() {
 /// The second file of database shadowing is named, and goes with the recovery.
 #[cfg_attr(any(feature = "portable", target_os = "android"), ignore = "POSIX exchanges no names")]
 #[test]
-fn what_a_crash_leaves_of_two_files_that_take_turns() {
+fn a_crash_leaves_two_files_that_take_turns() {
     for count in 3..5 {
         let db = crashed_with(count, &[("scheme", "dash")]);
         let second = db.beside("-onewrite-shadow");
@@ -332,7 +332,7 @@ fn one_slot_of_two_that_is_damaged() {
 }
 
 #[test]
-fn what_cannot_be_checked() {
+fn files_that_cannot_be_checked() {
     let db = crashed(2);
     let mut c = engine().open(&db.home, OpenMode::ReadWrite, &[]).unwrap();
     c.lock(LockLevel::Shared).unwrap();

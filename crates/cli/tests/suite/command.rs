@@ -30,7 +30,7 @@ fn listed(args: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_help_lists_what_a_user_needs() {
+fn the_help_lists_commands_with_their_purpose() {
     let all = listed(&[]);
     for name in ["backup", "check", "completions", "man", "recover", "replicate", "research", "restore", "status"] {
         assert!(all.contains(name), "{name} is missing in {all:?}");

@@ -86,7 +86,7 @@ fn a_converted_database_has_the_same_rows_and_takes_undo_records() {
 }
 
 #[test]
-fn what_cannot_be_converted_stays_as_it_is() {
+fn a_file_that_cannot_be_converted_stays_as_it_is() {
     let refused = |db: &Db, words: &[&str]| {
         let before = db.files();
         expect(1, &["research", "convert"], &db.home, words);
@@ -221,7 +221,7 @@ fn the_way_back_leaves_the_same_content_and_no_reserved_bytes() {
 }
 
 #[test]
-fn what_cannot_be_converted_back_stays_as_it_is() {
+fn a_file_that_cannot_be_converted_back_stays_as_it_is() {
     let refused = |db: &Db, words: &[&str]| {
         let before = db.files();
         expect(1, &["research", "convert", "--to", "plain"], &db.home, words);

@@ -83,7 +83,7 @@ fn whole_images_and_damage() {
 }
 
 #[test]
-fn what_cannot_be_inspected() {
+fn files_that_cannot_be_inspected() {
     let db = Db::new();
     expect(1, &["inspect"], &db.home, &["app.db", "No such file"]);
     std::fs::write(&db.home, "hello").unwrap();

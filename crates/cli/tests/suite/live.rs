@@ -168,7 +168,7 @@ fn a_backup_says_how_much_it_was() {
 }
 
 #[test]
-fn what_cannot_be_dumped() {
+fn files_that_cannot_be_dumped() {
     let db = Db::new();
     expect(1, &["dump"], &db.home, &["app.db", "No such file"]);
     std::fs::write(&db.home, "hello, this is a text and no database at all\n".repeat(40)).unwrap();
@@ -245,7 +245,7 @@ fn a_backup_that_is_stopped_leaves_nothing() {
 
 /// Only a writer can roll the journal back, so a reader gets its name.
 #[test]
-fn a_hot_journal_is_named_by_who_only_reads() {
+fn a_reader_names_a_hot_journal() {
     let db = plain();
     let journal = db.beside("-journal");
     {

@@ -175,7 +175,7 @@ fn a_plain_database_beside_a_live_log() {
 }
 
 #[test]
-fn what_is_no_database_and_what_is_in_use() {
+fn files_that_are_no_database_and_databases_in_use_are_refused() {
     let db = Db::new();
     std::fs::write(&db.home, "hello, this is no database").unwrap();
     changes_nothing(1, &["recover"], &db, &["app.db", "not a SQLite database", "nothing was changed"]);

@@ -103,7 +103,7 @@ const ROW: &str = "INSERT INTO t VALUES((SELECT max(k) FROM t) + 1, 'x')";
 
 #[cfg_attr(any(feature = "portable", all(unix, not(target_os = "linux"))), ignore = "POSIX has no /proc")]
 #[test]
-fn each_process_with_what_it_holds() {
+fn each_process_is_listed_with_its_holds() {
     let db = plain();
     let none = who(&[], &db);
     assert_eq!(none.status.code(), Some(2), "{none:?}");

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_system_said_is_told_once() {
+    fn the_message_of_the_system_is_told_once() {
         let error = Error::io("cannot open the database", io::Error::from_raw_os_error(2));
         let mut told = error.to_string();
         let mut cause = std::error::Error::source(&error);

@@ -432,7 +432,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_name_is_settable_to_what_get_answers() {
+    fn every_name_is_settable_to_the_answer_of_get() {
         let mut o = Options::default();
         for name in Options::NAMES {
             let v = o.get(name).unwrap();

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_since_is_known_as_long_as_no_step_is_missing() {
+    fn changed_pages_are_known_while_no_step_is_missing() {
         let mut table = PageTable::default();
         assert!(!table.changed_between((Tid(6), 6), (Tid(7), 7), &mut Vec::new()), "told from here on");
         let of = |pages: &[u32]| pages.iter().map(|page| PageNo(*page)).collect::<Vec<_>>();

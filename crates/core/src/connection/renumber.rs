@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_and_what_refers_to_them_move_together() {
+    fn pages_and_references_to_them_move_together() {
         // 8 is an interior page with leaves 9, new, and 5; 3 leads to both new subtrees.
         let before = [
             (3, page(&[4, 8, 10])),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_certain_is_refused() {
+    fn an_uncertain_parent_is_refused() {
         let leaf = || page(&[]);
         assert!(!is_refused(&[(3, page(&[4, 8])), (8, leaf())], 1));
         assert!(is_refused(&[(3, leaf()), (8, leaf())], 1), "a root that is new");

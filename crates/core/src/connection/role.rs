@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_nobody_has_and_a_snapshot_that_nobody_pinned_are_found() {
+    fn a_place_without_a_holder_and_an_unpinned_snapshot_are_found() {
         let mut conn = locked(LockLevel::Reserved);
         assert!(is_found(&mut conn, |conn| {
             let before = std::mem::take(&mut conn.place);

@@ -151,7 +151,7 @@ fn one_that_thinks_keeps_the_place_until_its_time_or_that_of_a_waiter_is_over() 
 }
 
 #[test]
-fn whoever_merely_keeps_the_place_is_not_waited_for() {
+fn a_holder_that_only_keeps_the_place_is_not_waited_for() {
     let q = WriterQueue::default();
     let patience = Patience { all: LONG, kept: Some(HoldLimits { held: LONG, inside: LONG }), is_last: false };
     assert!(q.acquire(ConnectionId(1), TurnClaim::Firm, LONG));
@@ -167,7 +167,7 @@ fn whoever_merely_keeps_the_place_is_not_waited_for() {
 }
 
 #[test]
-fn a_ticket_keeps_the_turn_and_the_place_waits_for_nobody_that_is_away() {
+fn a_ticket_keeps_the_turn_and_the_place_waits_for_no_absent_thread() {
     let q = WriterQueue::default();
     let none = Patience { all: LONG, kept: Some(HoldLimits { held: Duration::ZERO, inside: LONG }), is_last: false };
     let order = std::sync::Mutex::new(Vec::new());
@@ -219,7 +219,7 @@ fn beside_one_that_waits<T>(q: &WriterQueue, f: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn whoever_runs_may_have_the_place_before_one_that_has_to_wake_up() {
+fn a_running_thread_may_have_the_place_before_a_sleeping_one() {
     let q = WriterQueue::default();
     let faster = || {
         beside_one_that_waits(&q, || {
@@ -269,7 +269,7 @@ fn a_place_that_is_kept_for_one_that_does_not_come_goes_to_the_next() {
 }
 
 #[test]
-fn one_that_comes_again_and_again_keeps_nobody_waiting_for_long() {
+fn one_that_comes_again_and_again_keeps_no_waiter_for_long() {
     let q = WriterQueue::default();
     for _ in 0..50 {
         beside_one_that_waits(&q, || {
@@ -287,7 +287,7 @@ fn one_that_comes_again_and_again_keeps_nobody_waiting_for_long() {
 }
 
 #[test]
-fn one_that_waits_has_the_place_before_long_whoever_else_comes() {
+fn a_waiter_has_the_place_before_long_though_others_come() {
     let q = WriterQueue::default();
     for _ in 0..50 {
         beside_one_that_waits(&q, || {
@@ -305,7 +305,7 @@ fn one_that_waits_has_the_place_before_long_whoever_else_comes() {
 }
 
 #[test]
-fn everybody_gets_a_turn_and_nobody_two_at_once() {
+fn each_waiter_gets_a_turn_and_none_two_at_once() {
     let q = WriterQueue::default();
     let inside = AtomicU64::new(0);
     std::thread::scope(|s| {

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_readers_to_leave_keeps_new_ones_out() {
+    fn a_wait_for_readers_to_leave_keeps_new_ones_out() {
         let disk = SimDisk::new(SimConfig::default());
         let open = || disk.open(std::path::Path::new("/db"), OpenMode::Create).unwrap();
         let (a, b, c) = (open(), open(), open());

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shows_what_is_written_but_for_what_is_kept() {
+    fn it_shows_writes_but_for_kept_pages() {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[1; 5 * STEP_BYTES], 0).unwrap();
         let map = MappedFile::of(&file, 5 * STEP_BYTES as u64).unwrap().unwrap();
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_nothing_behind_its_end() {
+    fn nothing_is_behind_its_end() {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&[1; 1000], 0).unwrap();
         let map = MappedFile::of(&file, 1000).unwrap().unwrap();

@@ -268,7 +268,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     #[cfg_attr(any(feature = "portable", all(unix, not(target_os = "linux"))), ignore = "POSIX has no /proc")]
-    fn options_and_what_follows_are_not_in_a_message() {
+    fn options_and_arguments_are_not_in_a_message() {
         assert_eq!(shown(&"x".repeat(200)).chars().count(), SHORT_CHARS + 1);
         let mut sleeper =
             Command::new("sh").args(["-c", "read line; : --password=secret"]).stdin(Stdio::piped()).spawn().unwrap();

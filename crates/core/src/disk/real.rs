@@ -563,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_and_a_directory_are_no_database_and_nobody_waits_for_them() {
+    fn a_pipe_and_a_directory_are_no_database_and_are_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -626,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_back_what_was_written_and_says_where_the_file_ends() {
+    fn reads_return_writes_and_tell_the_end_of_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let file = open(&dir, "a");
         file.write_at(b"world", 6).unwrap();
@@ -724,7 +724,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_beside_a_database_is_as_private_and_nobody_elses() {
+    fn a_file_beside_a_database_has_its_mode_and_owner() {
         let dir = tempfile::tempdir().unwrap();
         let disk = RealDisk::new();
         let path = dir.path().join("beside");

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_only_read_sees_what_others_store_and_stores_for_itself() {
+    fn a_read_only_process_sees_words_of_others_and_stores_for_itself() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         let writer = RealDisk::new().open(&path, OpenMode::Create).unwrap();

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn one_has_a_lock_at_a_time_and_whoever_has_it_for_long_is_waited_for() {
+    fn one_thread_has_a_lock_at_a_time_and_a_long_holder_is_waited_for() {
         let count = Mutex::new(0u32);
         let add = |long: bool| {
             for n in 0..1000 {

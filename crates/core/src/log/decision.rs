@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_within_one_block_and_beside_what_stays() {
+    fn room_is_within_one_block_and_beside_kept_decisions() {
         let sector = |n: usize, long: usize| Sector {
             position: n as u64,
             number: n % at::SECTORS + 1,

@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_is_what_was(
+    fn a_delta_makes_the_new_page_of_the_old(
     places in proptest::collection::vec(0..512u16, 2..400), step in 1..9u16, at in any::<proptest::sample::Index>(),
     edits in proptest::collection::vec((0..PAGE, 1..300usize, any::<bool>()), 0..8), fresh: bool,
     ) {

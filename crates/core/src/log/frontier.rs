@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_to_be_flushed_is_shown_when_it_is() {
+    fn a_commit_with_a_flush_is_shown_once_flushed() {
         let mut frontier = Frontier::at(Tid(3));
         frontier.publish(Tid(4), false);
         frontier.publish(Tid(5), true);

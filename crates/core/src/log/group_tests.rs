@@ -51,7 +51,7 @@ fn left(disk: &SimDisk) -> Vec<u8> {
 }
 
 #[test]
-fn one_write_that_is_also_the_flush_does_for_all_who_wait() {
+fn one_write_that_is_also_the_flush_serves_all_waiters() {
     let disk = SimDisk::new(SimConfig::default());
     let (group, seen) = (group(&disk), Seen::default());
     for tid in 1..=8 {
@@ -69,7 +69,7 @@ fn one_write_that_is_also_the_flush_does_for_all_who_wait() {
 }
 
 #[test]
-fn those_who_may_come_are_waited_for_and_not_for_ever() {
+fn expected_committers_are_waited_for_and_not_for_ever() {
     let disk = SimDisk::new(SimConfig::default());
     let (group, seen) = (group(&disk), Seen::default());
     for tid in 1..=8 {
@@ -89,7 +89,7 @@ fn those_who_may_come_are_waited_for_and_not_for_ever() {
 }
 
 #[test]
-fn of_those_who_wait_for_one_who_never_comes_the_first_leads_for_all() {
+fn of_waiters_for_a_committer_that_never_comes_the_first_leads_for_all() {
     let disk = SimDisk::new(SimConfig::default());
     let (group, seen) = (group(&disk), Seen::default());
     for tid in 1..=8 {
@@ -114,7 +114,7 @@ fn of_those_who_wait_for_one_who_never_comes_the_first_leads_for_all() {
 }
 
 #[test]
-fn a_failed_flush_reaches_everybody_and_shows_nothing() {
+fn a_failed_flush_reaches_all_waiters_and_shows_nothing() {
     for op in [Op::WriteDurable, Op::Sync] {
         let disk = SimDisk::new(SimConfig::default());
         let (group, seen) = (group(&disk), Seen::default());
@@ -148,7 +148,7 @@ fn a_failed_flush_reaches_everybody_and_shows_nothing() {
 }
 
 #[test]
-fn what_was_only_written_is_flushed_with_the_next_that_asks_for_it() {
+fn a_written_commit_is_flushed_with_the_next_one_that_asks() {
     let disk = SimDisk::new(SimConfig::default());
     let (group, seen) = (group(&disk), Seen::default());
     push(&group, 1, Durability::Written);
@@ -161,7 +161,7 @@ fn what_was_only_written_is_flushed_with_the_next_that_asks_for_it() {
 }
 
 #[test]
-fn readers_see_nothing_that_waits_for_a_flush_because_of_what_does_not() {
+fn commits_without_a_flush_show_readers_none_that_wait_for_one() {
     let disk = SimDisk::new(SimConfig::default());
     let (group, seen) = (group(&disk), Seen::default());
     push(&group, 1, Durability::Flushed);

@@ -825,7 +825,7 @@ mod tests {
     /// The older slot leads to the same end (rule SlotBeforeReuse), across a lap whose rest stayed
     /// free.
     #[test]
-    fn the_slot_before_leads_to_what_lies_where_its_first_record_did_not_fit() {
+    fn the_slot_before_leads_to_records_where_its_first_did_not_fit() {
         let disk = SimDisk::new(SimConfig::default());
         let mut log = log(&disk);
         append(&mut log, 1300, Durability::Flushed);

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn slots_are_decoded_as_encoded() {
         assert_eq!(Slot::decode(&slot().encode(), 2 << 20), Some(slot()));
     }
 

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_pinned_twice_is_there_until_it_is_given_back_twice() {
+    fn a_snapshot_pinned_twice_stays_until_it_is_given_back_twice() {
         let mut snapshots = Snapshots::from([5, 2, 5, 9]);
         assert_eq!((snapshots.count(), snapshots.tids().collect::<Vec<_>>()), (4, vec![Tid(2), Tid(5), Tid(9)]));
         assert!(!snapshots.unpin(Tid(5)) && snapshots.has(Tid(5)));

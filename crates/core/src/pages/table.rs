@@ -746,7 +746,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_is_told_from_where_nothing_is_missing() {
+    fn changed_pages_are_listed_from_where_none_is_missing() {
         let snapshots = Snapshots::from([4]);
         let mut table = PageTable::default();
         assert!(table.changes(Tid(0)).is_none());
@@ -773,7 +773,7 @@ mod tests {
     }
 
     #[test]
-    fn what_readers_may_come_to_see_is_kept_until_they_see_something_newer() {
+    fn images_that_readers_may_come_to_see_are_kept_until_they_see_newer_ones() {
         let nobody = Snapshots::default();
         let mut table = PageTable::default();
         // Readers see 1; a flush may cover 2 alone.
@@ -790,7 +790,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_keeps_what_older_snapshots_read_and_nothing_else() {
+    fn a_checkpoint_keeps_the_images_of_older_snapshots_and_no_others() {
         let mut snapshots = Snapshots::from([0]);
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), ImageLocation::Memory(image(1)), readers(&snapshots, 1));
@@ -824,7 +824,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_of_streamed_images_keeps_what_older_snapshots_read() {
+    fn a_checkpoint_of_streamed_images_keeps_those_of_older_snapshots() {
         let snapshots = Snapshots::from([1]);
         let mut table = PageTable::default();
         table.publish(PageNo(7), Tid(1), ImageLocation::Memory(image(1)), readers(&snapshots, 1));
@@ -947,7 +947,7 @@ mod tests {
     }
 
     #[test]
-    fn what_recovery_found_counts_as_newer_than_home_until_it_is_there() {
+    fn changes_of_recovery_count_as_newer_than_home_until_they_are_there() {
         let nobody = Snapshots::default();
         let mut table = found();
         assert_eq!([2, 3, 9].map(|tid| makes(&table, 7, tid)), [None, Some(3), Some(3)]);
@@ -967,7 +967,7 @@ mod tests {
     }
 
     #[test]
-    fn what_recovery_found_stays_for_snapshots_where_home_gets_something_newer() {
+    fn changes_of_recovery_stay_for_snapshots_where_home_gets_newer_pages() {
         // Snapshot 5 reads all; a big transaction has page 7 and cuts off 9.
         let snapshots = Snapshots::from([5]);
         let mut table = found();

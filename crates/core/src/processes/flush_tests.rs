@@ -236,7 +236,7 @@ fn explore(without: Without) -> (Option<String>, usize) {
 }
 
 #[test]
-fn no_state_shows_or_acknowledges_what_is_not_on_the_medium() {
+fn no_state_shows_or_acknowledges_commits_that_are_not_on_the_medium() {
     let (violation, states) = explore(Without::Nothing);
     assert_eq!(violation, None);
     assert!(states > 500, "{states}");
@@ -250,7 +250,7 @@ fn each_safeguard_is_needed() {
 }
 
 #[test]
-fn the_end_of_a_flush_wakes_those_that_it_covers_and_one_that_flushes_next() {
+fn the_end_of_a_flush_wakes_covered_waiters_and_one_that_flushes_next() {
     let words = ProcessWords::new(Arc::default());
     words.found(1, false, 1, Tid(0));
     words.raise_written(Tid(3));

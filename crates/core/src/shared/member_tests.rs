@@ -61,7 +61,7 @@ pub fn joined(disk: &SimDisk) -> Result<Arc<Member>> {
 }
 
 #[test]
-fn nobody_goes_on_while_what_others_wrote_is_not_in_order() {
+fn no_process_goes_on_while_records_of_others_are_not_in_order() {
     let [_, member] = two();
     let far = Instant::now() + Duration::from_secs(60);
     assert_eq!(member.take(true, &far.into(), None).unwrap(), TakeResult::Anew);
@@ -99,7 +99,7 @@ fn a_turn_is_joined_though_others_wait_for_it() {
 }
 
 #[test]
-fn threads_that_let_another_process_go_first_wait_for_what_it_wrote() {
+fn threads_that_let_another_process_go_first_wait_for_its_commits() {
     let members = two();
     let end = Instant::now() + Duration::from_millis(600);
     let entered = [AtomicU64::new(0), AtomicU64::new(0)];

@@ -139,7 +139,7 @@ fn first_violation(without: Without) -> Option<String> {
 }
 
 #[test]
-fn no_interleaving_lets_a_snapshot_read_what_came_after_it() {
+fn no_interleaving_lets_a_snapshot_read_later_pages() {
     assert_eq!(first_violation(Without::Nothing), None);
 }
 

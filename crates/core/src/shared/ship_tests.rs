@@ -173,7 +173,7 @@ fn explore(without: Without) -> (Option<String>, usize) {
 }
 
 #[test]
-fn no_state_shows_or_acknowledges_what_the_store_lacks() {
+fn no_state_shows_or_acknowledges_commits_that_the_store_lacks() {
     let (violation, states) = explore(Without::Nothing);
     assert_eq!(violation, None);
     assert!(states > 500, "{states}");
@@ -187,7 +187,7 @@ fn each_safeguard_is_needed() {
 }
 
 #[test]
-fn what_a_session_begins_with_is_not_known_to_be_there() {
+fn the_store_is_not_known_to_have_the_first_state_of_a_session() {
     let words = ProcessWords::new(std::sync::Arc::default());
     words.found(1, false, 1, Tid(7));
     words.begin_unshipped(1000);

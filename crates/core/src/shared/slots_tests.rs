@@ -62,7 +62,7 @@ fn each_of_a_thousand_processes_has_its_slot() {
 }
 
 #[test]
-fn the_file_of_slots_is_made_for_those_that_need_it() {
+fn the_file_of_slots_is_made_for_processes_that_need_it() {
     let disk = SimDisk::new(SimConfig::default());
     let mut members = vec![first(&disk)];
     members.extend((1..SLOTS_HERE).map(|_| joined(&disk).unwrap()));

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_inside_with_another_and_everybody_gets_a_turn() {
+    fn one_process_is_inside_at_a_time_and_each_gets_a_turn() {
         let words = words();
         let inside = AtomicU64::new(0);
         let done = Instant::now() + Duration::from_millis(400);

@@ -246,7 +246,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn the_words_tell_what_a_process_holds() {
+    fn the_words_tell_the_holds_of_a_process() {
         let words = ProcessWords::new(Arc::default());
         words.found(1, false, 1, Tid(20));
         words.enter(3, ProcessTag::this());

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_file_to_whoever_writes_anywhere() {
+    fn it_takes_writes_at_any_offset_as_a_file_does() {
         use proptest::prelude::*;
         let step = (0..5u8, 0..3u8, 0..200_000u64, 1..40_000usize, any::<u8>());
         let mut runner = proptest::test_runner::TestRunner::default();

@@ -130,7 +130,7 @@ fn a_flipped_bit_in_a_slot() {
 }
 
 #[test]
-fn what_is_no_database() {
+fn files_that_are_no_database() {
     let dir = tempfile::tempdir().unwrap();
     for bytes in [&b"hello"[..], &[7; 5000], b"SQLite format 3\0 and then something else"] {
         let pair = Pair::at(dir.path());
@@ -569,7 +569,7 @@ fn a_mark_that_tells_only_its_session_is_recovered() {
 
 /// With own blocks, the records are lost one by one (`docs/faults.md`).
 #[test]
-fn a_damaged_last_block_loses_what_it_holds_and_no_more() {
+fn a_damaged_last_block_loses_its_records_and_no_more() {
     for (psow, most) in [("1", TX), ("0", 1)] {
         let pair = crashed_with(TX, &[("psow", psow)]);
         let packed = pair.records();

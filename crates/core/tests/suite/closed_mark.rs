@@ -269,7 +269,7 @@ fn a_power_cut_anywhere_in_many_short_sessions() {
 
 /// The mark is on the medium before a page of home is overwritten (rule MarkWithFirstRecord).
 #[test]
-fn a_power_cut_in_a_recovery_that_brings_home_what_nobody_has_flushed() {
+fn a_power_cut_in_a_recovery_that_brings_home_unflushed_records() {
     const PAGES: u32 = 3;
     let mut unmarked = 0;
     for stop in 0..16 {

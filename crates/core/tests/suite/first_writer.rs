@@ -23,7 +23,7 @@ fn read(c: &mut Connection, p: u64) -> Vec<u8> {
 }
 
 #[test]
-fn nobody_writes_between_the_first_process_and_its_first_transaction() {
+fn no_process_writes_between_the_first_one_and_its_first_transaction() {
     let sim = SimDisk::new(SimConfig::default());
     sim.put_file(Path::new("/db"), &plain(0));
     let options = [("busy_ms".to_owned(), "30".to_owned())];

@@ -188,7 +188,7 @@ fn a_power_cut_under_writing_threads_takes_back_nothing_that_was_acknowledged_or
 }
 
 #[test]
-fn commits_that_do_not_flush_among_those_that_do_change_nothing_for_these() {
+fn commits_without_a_flush_change_nothing_for_commits_with_one() {
     campaign(36..48, "log", 512, false);
 }
 

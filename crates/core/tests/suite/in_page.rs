@@ -233,7 +233,7 @@ fn a_new_database_gets_pages_that_the_device_writes_whole() {
 
 /// An undo record is read by the header, and recovery has one of the two.
 #[test]
-fn what_pages_mean_does_not_change_in_place() {
+fn the_meaning_of_pages_does_not_change_in_place() {
     for (at, byte, more) in [(60, 7, 1), (55, 3, 0), (20, 255, 0)] {
         let disk = disk(4096, 248);
         let mut c = open(&disk, "dhl-cc");

@@ -121,7 +121,7 @@ fn the_size_after_a_crash_is_that_of_the_last_whole_transaction() {
 
 /// A checkpoint raises the TID from which trailers count, so page 1 must state the size.
 #[test]
-fn what_grew_in_place_is_there_after_a_checkpoint() {
+fn pages_added_in_place_are_there_after_a_checkpoint() {
     let disk = disk(4096, 32);
     let mut c = open(&disk, "dhl-cc");
     let first = page_1(&mut c, 13);

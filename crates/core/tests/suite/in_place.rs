@@ -106,7 +106,7 @@ fn the_change_counter_goes_on_above_every_one_that_was_shown() {
 }
 
 #[test]
-fn what_was_read_ahead_is_forgotten_at_a_commit() {
+fn pages_read_ahead_are_forgotten_at_a_commit() {
     for scheme in ["dash", "log"] {
         let disk = SimDisk::new(SimConfig::default());
         let mut home = plain(0);

@@ -90,7 +90,7 @@ fn lengthened(options: &[(&str, &str)], big: bool) -> SimDisk {
 }
 
 #[test]
-fn an_open_reads_what_the_log_says_and_not_how_long_it_is() {
+fn an_open_reads_the_state_of_the_log_and_not_its_length() {
     let streams: &[_] = &[("stream_size", "64K"), ("log_size", "256K")];
     for (options, big) in [(&[][..], false), (&[("scheme", "wal-opt")], false), (streams, false), (streams, true)] {
         let disk = lengthened(options, big);

@@ -106,7 +106,7 @@ fn a_log_that_is_lost_is_made_anew() {
 
 #[cfg_attr(windows, ignore = "it compares names of the simulated disk as Linux writes them")]
 #[test]
-fn what_has_the_name_of_a_lost_log_is_set_aside() {
+fn a_file_with_the_name_of_a_lost_log_is_set_aside() {
     let disk = disk();
     let mut c = open(&disk);
     commit(&mut c, 1);
@@ -163,7 +163,7 @@ fn all_processes_go_on_with_the_new_log() {
 }
 
 #[test]
-fn one_that_has_not_seen_the_new_log_is_in_nobodys_way() {
+fn a_connection_that_has_not_seen_the_new_log_stops_no_other() {
     let disk = disk();
     let [mut writer, mut idle] = [(); 2].map(|()| open(&disk));
     commit(&mut idle, 1);

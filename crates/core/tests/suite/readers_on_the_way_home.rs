@@ -49,7 +49,7 @@ fn reads(c: &mut Connection, pages: std::ops::Range<u64>) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn who_comes_while_a_big_transaction_goes_home_reads_it_with_older_snapshots_about() {
+fn a_process_that_comes_while_a_big_transaction_goes_home_reads_it_beside_older_snapshots() {
     const PAGES: u64 = 24;
     for scheme in ["log", "wal-opt"] {
         let (engine, process) = database(PAGES);
@@ -106,7 +106,7 @@ fn a_read_of_a_home_that_rests_is_of_its_snapshot_though_it_is_written_meanwhile
 }
 
 #[test]
-fn who_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
+fn a_process_that_comes_while_a_transaction_goes_home_with_its_commit_reads_none_of_it() {
     const PAGES: u64 = 12;
     for scheme in ["off", "dash"] {
         let (engine, process) = database(PAGES);
@@ -142,7 +142,7 @@ fn newest(c: &mut Connection, pages: u64) -> u64 {
 /// Each streams to the place of the one before. No reader sees an older state than another
 /// process's (rule SeenWhenDurable).
 #[test]
-fn who_comes_after_a_reader_of_another_process_reads_no_older_state() {
+fn a_process_that_comes_after_a_reader_of_another_reads_no_older_state() {
     const PAGES: u64 = 24;
     for scheme in ["log", "wal-opt"] {
         let sim = SimDisk::new(SimConfig::default());
@@ -211,7 +211,7 @@ fn who_comes_after_a_reader_of_another_process_reads_no_older_state() {
 }
 
 #[test]
-fn who_attaches_while_a_big_transaction_goes_home() {
+fn an_attachment_while_a_big_transaction_goes_home() {
     const PAGES: u64 = 24;
     const FREE_PAGES: usize = 39;
     let sim = SimDisk::new(SimConfig::default());
@@ -286,7 +286,7 @@ const SHARED: (u64, u64) = (0x4000_0002, 510);
 /// Stock SQLite, which reads the length and then the header, must not come between the pages and
 /// the mark's removal (rule StockKeptOut).
 #[test]
-fn who_closes_first_or_last_keeps_stock_sqlite_out() {
+fn the_first_and_the_last_close_keep_stock_sqlite_out() {
     let sim = SimDisk::new(SimConfig::default());
     sim.put_file(Path::new("/db"), &plain(0));
     let process = Hooked::new(&sim);
@@ -309,7 +309,7 @@ fn who_closes_first_or_last_keeps_stock_sqlite_out() {
 /// Stock SQLite reads the length before a recovery and the header after it, with a lock from
 /// before that (rule StockKeptOut).
 #[test]
-fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
+fn the_last_close_waits_for_stock_sqlite_that_has_begun_to_read() {
     let sim = SimDisk::new(SimConfig::default());
     sim.put_file(Path::new("/db"), &plain(0));
     let open = |disk: Arc<dyn Disk>| Engine::new(disk).open(Path::new("/db"), OpenMode::ReadWrite, &[]).unwrap();
@@ -340,12 +340,12 @@ fn who_closes_last_waits_for_stock_sqlite_that_has_begun_to_read() {
 
 /// The dead process was alone at first (rule OldImageKept).
 #[test]
-fn who_comes_before_a_process_dies_on_the_way_home() {
+fn a_process_that_comes_before_another_dies_on_the_way_home() {
     a_process_dies_on_the_way_home(false);
 }
 
 #[test]
-fn who_is_there_before_a_process_dies_on_the_way_home() {
+fn a_process_that_is_attached_when_another_dies_on_the_way_home() {
     a_process_dies_on_the_way_home(true);
 }
 

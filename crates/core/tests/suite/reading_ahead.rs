@@ -153,7 +153,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_snapshot_reads_the_same_whoever_writes(steps in prop::collection::vec(step(), 1..60)) {
+    fn a_snapshot_reads_the_same_beside_any_writer(steps in prop::collection::vec(step(), 1..60)) {
         let (_, engine) = database();
         let (mut reader, mut writer) = (open(&engine), open(&engine));
         let mut newest = vec![0; PAGES as usize];

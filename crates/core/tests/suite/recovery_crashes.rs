@@ -160,7 +160,7 @@ fn flushes(disk: &SimDisk) -> u64 {
 
 /// Rule FlushedStays.
 #[test]
-fn what_words_do_not_tell_is_flushed() {
+fn records_that_the_words_do_not_cover_are_flushed() {
     let killed = killed(5, &[]);
     assert_eq!(flushes(&killed.survive()), 0);
     // Poison, generation, start, file, flushed, written, flusher, commits that wait for a store.
@@ -308,7 +308,7 @@ fn damage_that_words_do_not_hide() {
 }
 
 #[test]
-fn what_was_shown_stays() {
+fn shown_states_stay() {
     let disk = killed(5, &[]);
     let mut c = open(&disk, &[]);
     assert_eq!(newest(&mut c), 5);
@@ -446,7 +446,7 @@ fn an_older_home_does_not_fit_a_log_that_was_closed() {
 
 /// Else nothing proves that a damaged record existed (rule DamageIsTold).
 #[test]
-fn a_record_beside_another_process_proves_those_before_it() {
+fn a_record_beside_another_process_proves_the_records_before_it() {
     let disk = SimDisk::new(SimConfig::default());
     disk.put_file(Path::new(HOME), &plain(0));
     let open = || Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &[]).unwrap();

@@ -218,7 +218,7 @@ fn a_silent_process_keeps_stock_out_behind_one_that_left() {
 }
 
 #[test]
-fn what_stays_marked_on_purpose_does_not_rest() {
+fn a_database_marked_on_purpose_does_not_rest() {
     for given in [("sticky", "1"), ("concurrent", "1"), ("scheme", "dash")] {
         let disk = disk();
         let engine = process(disk.clone());

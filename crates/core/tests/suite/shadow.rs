@@ -108,7 +108,7 @@ fn a_commit_writes_both_files_and_flushes_one_and_the_names() {
 }
 
 #[test]
-fn whatever_a_crash_leaves_has_all_that_was_acknowledged() {
+fn each_file_that_a_crash_leaves_has_all_acknowledged_commits() {
     let history = |disk: &SimDisk| {
         let mut acknowledged = 0;
         let mut c = open(disk);
@@ -148,7 +148,7 @@ fn whatever_a_crash_leaves_has_all_that_was_acknowledged() {
 
 /// Rules Poisons and ExchangeFlushed: the files' state is unknown until a recovery looks.
 #[test]
-fn what_fails_in_a_commit_poisons() {
+fn a_failure_in_a_commit_poisons() {
     for op in [Op::Write, Op::Sync, Op::Exchange, Op::SyncDir] {
         for before in 1..=2 {
             let disk = disk();
@@ -178,7 +178,7 @@ fn what_fails_in_a_commit_poisons() {
 }
 
 #[test]
-fn what_fails_on_the_way_to_other_options_poisons() {
+fn a_failure_on_the_way_to_other_options_poisons() {
     for op in [Op::Sync, Op::Exchange, Op::SyncDir] {
         let disk = disk();
         let mut c = open(&disk);
@@ -279,7 +279,7 @@ fn a_file_system_that_cannot_exchange_names_is_refused() {
 
 /// Rule NameAskedUnderLock: it is the other file when the process recovers.
 #[test]
-fn who_has_the_wrong_one_of_the_two_open_must_open_again() {
+fn a_process_with_the_wrong_one_of_the_two_open_must_open_again() {
     let disk = disk();
     let mut c = open(&disk);
     for n in 1..=4 {
@@ -303,7 +303,7 @@ fn who_has_the_wrong_one_of_the_two_open_must_open_again() {
 }
 
 #[test]
-fn who_has_the_name_is_asked_when_it_cannot_change_any_more() {
+fn the_name_is_asked_for_once_it_cannot_change() {
     let disk = disk();
     let mut c = open(&disk);
     try_commit(&mut c, 1).unwrap();

@@ -49,7 +49,7 @@ fn ships(shipper: &mut Connection) -> Vec<u8> {
 }
 
 #[test]
-fn what_the_dead_have_written_is_shipped_before_the_close() {
+fn commits_of_the_dead_are_shipped_before_the_close() {
     let sim = SimDisk::new(SimConfig::default());
     let mut shipper = shipper_beside_a_record_of_the_dead(&sim);
     shipper.flush_to_ship(Duration::from_secs(30)).unwrap();
@@ -60,7 +60,7 @@ fn what_the_dead_have_written_is_shipped_before_the_close() {
 }
 
 #[test]
-fn a_close_leaves_what_the_store_lacks_to_the_next_shipper() {
+fn a_close_leaves_commits_that_the_store_lacks_to_the_next_shipper() {
     let sim = SimDisk::new(SimConfig::default());
     let shipper = shipper_beside_a_record_of_the_dead(&sim);
     shipper.close().unwrap();

@@ -156,7 +156,7 @@ fn where_the_disk_is_full_it_stays_as_it_is() {
 }
 
 #[test]
-fn what_fails_while_it_grows_poisons() {
+fn a_failure_while_it_grows_poisons() {
     for (op, times) in [(Op::Write, 1), (Op::Sync, 1), (Op::Reserve, 1), (Op::WriteDurable, 2)] {
         for nth in 1..=times {
             let case = format!("{op:?} {nth}");

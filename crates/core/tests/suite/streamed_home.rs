@@ -64,7 +64,7 @@ fn an_added_page_is_written_once_and_another_twice() {
 }
 
 #[test]
-fn what_is_rolled_back_leaves_home_as_it_was() {
+fn a_rollback_leaves_home_as_it_was() {
     let (sim, mut c) = database();
     let before = home(&sim);
     for prepares in [false, true] {

@@ -91,7 +91,7 @@ fn is_on_its_way(disk: &SimDisk) -> bool {
 }
 
 #[test]
-fn no_commit_brings_home_what_all_did() {
+fn no_commit_brings_home_the_pages_of_all() {
     let disk = database(4096);
     let engine = engine(&disk);
     let (mut c, mut model) = (open(&engine), vec![0; PAGES as usize]);

@@ -155,7 +155,7 @@ fn a_changed_schema_is_shown_after_its_flush() {
 
 /// `PRAGMA journal_mode=WAL` and checkpoints of others leave the place to one that thinks.
 #[test]
-fn what_only_tidies_takes_no_place_from_one_that_thinks() {
+fn a_checkpoint_takes_no_place_from_a_writer_that_thinks() {
     let disk = SimDisk::new(SimConfig::default());
     disk.put_file(Path::new("/db"), &plain(0));
     let process = || Engine::new(Arc::new(disk.clone()));

@@ -103,7 +103,7 @@ fn the_first_row_does_not_wait_for_other_pages() {
 }
 
 #[test]
-fn readers_and_writers_make_what_they_need() {
+fn readers_and_writers_make_the_images_that_they_need() {
     for count in [1, 9, 40] {
         let (disk, mut model) = killed(count);
         let mut c = open(&disk);
@@ -156,7 +156,7 @@ fn a_checkpoint_makes_the_rest() {
 }
 
 #[test]
-fn an_older_snapshot_keeps_what_it_has() {
+fn an_older_snapshot_keeps_its_images() {
     for by_another in [false, true] {
         let (disk, mut model) = killed(6);
         let engine = Engine::new(Arc::new(disk.clone()));
@@ -179,7 +179,7 @@ fn an_older_snapshot_keeps_what_it_has() {
 }
 
 #[test]
-fn a_page_that_is_added_again_leaves_a_snapshot_what_it_has() {
+fn a_page_that_is_added_again_leaves_a_snapshot_its_image() {
     let (disk, model) = killed(12);
     let last = (1..PAGES).rev().find(|index| model[*index as usize] > 0).unwrap();
     let options = [("table_size".to_owned(), "64k".to_owned())];

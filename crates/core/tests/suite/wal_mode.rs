@@ -23,7 +23,7 @@ fn in_wal_mode(pages: u64) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_checkpointed_until_nobody_else_has_the_file_counts() {
+fn frames_checkpointed_until_the_last_other_user_leaves_count() {
     for (before, after) in [(3, 5), (5, 3), (4, 4)] {
         let sim = SimDisk::new(SimConfig::default());
         sim.put_file(Path::new("/db"), &in_wal_mode(before));

@@ -53,7 +53,7 @@ fn a_close_leaves_nothing() {
 }
 
 #[test]
-fn the_last_process_wipes_what_all_have_written() {
+fn the_last_process_wipes_the_records_of_all() {
     let disk = SimDisk::new(SimConfig::default());
     let mut c = open(&disk, &[("log_size", "256k")]);
     write(&mut c, 3, 1);
@@ -67,7 +67,7 @@ fn the_last_process_wipes_what_all_have_written() {
 }
 
 #[test]
-fn what_a_crash_left_goes_with_the_next_close() {
+fn records_that_a_crash_left_go_with_the_next_close() {
     let disk = SimDisk::new(SimConfig::default());
     let mut c = open(&disk, &[("log_size", "256k")]);
     (1..30).for_each(|n| write(&mut c, 9, n));

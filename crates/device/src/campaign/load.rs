@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_holds_what_the_model_says_after_each_transaction() {
+    fn a_database_equals_the_model_after_each_transaction() {
         let db = Connection::open_in_memory().unwrap();
         assert_eq!(read(&db, 2).unwrap(), None);
         create(&db, 2).unwrap();

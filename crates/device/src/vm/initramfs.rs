@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_is_what_cpio_expects() {
+    fn an_archive_has_the_format_of_cpio() {
         let mut archive = Initramfs::new();
         archive.file(Path::new("/a/b"), true, b"12345");
         archive.file(Path::new("/a/b"), true, b"again");

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_module_needs_comes_before_it() {
+    fn modules_come_before_those_that_need_them() {
         let root = tempfile::tempdir().unwrap();
         let kernel = root.path().join("kernel");
         std::fs::create_dir_all(kernel.join("fs/a")).unwrap();

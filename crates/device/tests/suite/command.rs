@@ -39,7 +39,7 @@ fn a_campaign_passes() {
 }
 
 #[test]
-fn a_campaign_finds_what_a_weaker_promise_loses() {
+fn a_campaign_finds_the_losses_of_a_weaker_promise() {
     if missing() {
         return;
     }
@@ -50,7 +50,7 @@ fn a_campaign_finds_what_a_weaker_promise_loses() {
 }
 
 #[test]
-fn a_run_tells_what_was_written_where() {
+fn a_run_tells_writes_by_place() {
     if missing() {
         return;
     }

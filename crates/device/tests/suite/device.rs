@@ -72,7 +72,7 @@ fn an_overwrite_on_ext4_is_one_write_and_one_flush() {
 }
 
 #[test]
-fn a_replaced_image_is_what_the_kernel_reads() {
+fn the_kernel_reads_a_replaced_image() {
     let _turn = crate::ONE_AT_A_TIME.lock();
     let options = DeviceOptions { size_bytes: 4 << 20, ..DeviceOptions::default() };
     let Some(device) = start(options) else { return };

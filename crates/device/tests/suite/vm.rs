@@ -35,7 +35,7 @@ fn power_cuts_on_f2fs_lose_nothing() {
 }
 
 #[test]
-fn power_cuts_on_f2fs_find_what_a_weaker_promise_loses() {
+fn power_cuts_on_f2fs_find_the_losses_of_a_weaker_promise() {
     let _turn = crate::ONE_AT_A_TIME.lock();
     if missing() {
         return;

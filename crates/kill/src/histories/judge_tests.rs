@@ -45,7 +45,7 @@ fn write_cycles_are_found() {
 }
 
 #[test]
-fn reads_of_what_was_rolled_back_are_found() {
+fn reads_of_rolled_back_rows_are_found() {
     let mut history = [ok(0, 1, &[append(1, 11)]), ok(0, 9, &[read(1, &[11])])];
     history[0].outcome = Outcome::Failed;
     is_found("aborted read (G1a)", &[0, 1], &history);
@@ -141,7 +141,7 @@ fn transactions_seen_in_part_are_found() {
 }
 
 #[test]
-fn several_files_are_one_state_for_who_holds_them() {
+fn several_files_are_one_state_for_their_holder() {
     let on = |file, key, value| Step::Append(list(file, key), value);
     let sees = |file, key, values: &[Value]| Step::Read(list(file, key), values.to_vec());
     let writes = ok(0, 9, &[on(0, 1, 11), on(1, 2, 12)]);

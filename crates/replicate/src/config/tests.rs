@@ -38,7 +38,7 @@ fn litestreams_keys_are_read() {
 }
 
 #[test]
-fn without_times_those_of_the_options_count() {
+fn times_that_are_not_given_are_those_of_the_options() {
     let config = parse("dbs:\n- path: /a.db\n  sync: true\n  replica: {url: 's3://b/a'}\n").unwrap();
     let [of] = &config.databases[..] else { panic!("{:?}", config.databases) };
     let seconds = |of: &[u64]| of.iter().map(|of| Duration::from_secs(*of)).collect::<Vec<_>>();

@@ -71,7 +71,7 @@ fn a_snapshot_leaves_the_lock_page_out() {
 }
 
 #[test]
-fn what_other_programs_write_is_refused_by_name() {
+fn files_of_other_programs_are_refused_by_name() {
     let mut bytes = written(header(9, 5, 5), &[(1, image(3))]).unwrap();
     bytes[HEADER_BYTES + 5] = 0;
     assert!(matches!(read(&bytes), Err(LtxError::Unsupported(_))));
@@ -93,7 +93,7 @@ fn file() -> impl Strategy<Value = (Header, Pages)> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read((header, pages) in file()) {
+    fn written_files_are_read((header, pages) in file()) {
         let bytes = written(header, &pages).unwrap();
         prop_assert_eq!(read(&bytes).unwrap(), (header, pages));
     }
@@ -147,7 +147,7 @@ fn apply(database: &mut Vec<Vec<u8>>, header: &Header, pages: &[(u32, Vec<u8>)])
 
 proptest! {
     #[test]
-    fn merged_files_make_what_they_made_one_after_the_other(history in history(), before in 0usize..12) {
+    fn merged_files_make_the_pages_that_the_single_ones_make(history in history(), before in 0usize..12) {
         let mut one_by_one: Vec<_> = (0..before).map(|n| image(n as u64 + 900)).collect();
         let mut at_once = one_by_one.clone();
         let mut merge = Merge::default();
@@ -167,7 +167,7 @@ proptest! {
 }
 
 #[test]
-fn what_does_not_go_on_is_not_merged() {
+fn files_that_do_not_follow_each_other_are_not_merged() {
     let file = |pages, min, max| written(header(pages, min, max), &[(1, image(3))]).unwrap();
     for (first, second) in [((3, 2, 4), (3, 6, 6)), ((3, 2, 4), (3, 4, 5)), ((3, 2, 4), (3, 2, 4))] {
         let mut merge = Merge::default();

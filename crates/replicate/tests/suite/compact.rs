@@ -93,7 +93,7 @@ fn every_state_that_is_left_is_restored_by_either() {
 }
 
 #[test]
-fn what_is_too_old_is_removed() {
+fn files_past_their_retention_are_removed() {
     let place = Place::new(50);
     let keep = ["--levels", "1ms,2ms", "--keep-batches", "0s", "--retention", "0s", "--snapshot-interval", "1ms"];
     for n in 0..8 {
@@ -139,7 +139,7 @@ fn a_damaged_batch_does_not_hold_up_the_others() {
 }
 
 #[test]
-fn batches_stay_if_what_stands_in_for_them_is_gone() {
+fn batches_stay_if_their_merged_file_is_gone() {
     let place = Place::new(50);
     let (zero, hour) = (Duration::ZERO, Duration::from_secs(3600));
     let settings = |keep_batches| {

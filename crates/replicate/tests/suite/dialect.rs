@@ -311,7 +311,7 @@ fn azure_list(text: &str) -> String {
 #[test]
 fn other_stores_are_served_as_s3_is() {
     const OF_ALL: [&str; 4] = [
-        "s3::what_is_shipped_is_restored_also_that_of_before",
+        "s3::each_shipped_state_is_restored",
         "s3::a_request_that_fails_is_sent_again_and_knows_its_own_work",
         "s3::merged_files_are_restored_and_then_nothing_is_asked",
         "s3::a_store_that_fails_is_not_a_damaged_one",

@@ -76,7 +76,7 @@ impl Fleet {
 
 #[cfg_attr(windows, ignore = "Wine replaces no file that is open")]
 #[test]
-fn there_and_back_again() {
+fn promote_and_rejoin_there_and_back() {
     let fleet = Fleet::new();
     let (first, second) = (&*fleet.first, &*fleet.second);
     fleet.ship(first);
@@ -130,7 +130,7 @@ fn there_and_back_again() {
 
 #[cfg_attr(windows, ignore = "Wine replaces no file that is open")]
 #[test]
-fn what_would_be_lost_is_not_touched() {
+fn a_database_that_would_lose_rows_is_not_touched() {
     let fleet = Fleet::new();
     let (first, second) = (&*fleet.first, &*fleet.second);
     fleet.refused(&["promote"], second, 1, &["there is no directory"]);
@@ -337,7 +337,7 @@ fn unsync(file: &Path) -> Output {
 }
 
 #[test]
-fn what_is_in_use_goes_on_waiting() {
+fn a_database_in_use_goes_on_waiting() {
     let fleet = Fleet::new();
     let first = &*fleet.first;
     let shipper = runs(&fleet, &["replicate", "--sync"], first, "commits wait for it");

@@ -53,7 +53,7 @@ fn new() -> (Place, PathBuf) {
 }
 
 #[test]
-fn what_is_shipped_is_applied() {
+fn shipped_batches_are_applied() {
     let (place, replica) = new();
     place.once(&[]);
     assert!(once(&place, &replica).contains("transaction 0000000000000001"));
@@ -116,7 +116,7 @@ fn one_that_was_away_goes_on_with_merged_files() {
 
 #[cfg_attr(windows, ignore = "names paths and places as Linux has them")]
 #[test]
-fn what_is_no_replica_is_refused() {
+fn a_file_that_is_no_replica_is_refused() {
     let (place, replica) = new();
     place.once(&[]);
     std::fs::copy(&place.file, &replica).unwrap();

@@ -80,7 +80,7 @@ fn profile(key: &str) -> String {
 
 #[cfg_attr(windows, ignore = "names paths and places as Linux has them")]
 #[test]
-fn keys_are_those_of_the_profile() {
+fn keys_come_from_the_profile() {
     let place = Place::new();
     place.has_aws_file("credentials", &format!("[default]\n{}[second]\n{}", profile("FIRST"), profile("SECOND")));
     place.has_aws_file(
@@ -116,7 +116,7 @@ fn keys_are_those_of_the_profile() {
 }
 
 #[test]
-fn keys_are_those_of_a_role() {
+fn keys_come_from_a_role() {
     let place = Place::new();
     let at = roles(Duration::from_secs(3600));
     let container = format!("{at}/container");

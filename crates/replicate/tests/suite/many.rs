@@ -316,7 +316,7 @@ fn files_and_replicas_are_listed() {
 }
 
 #[test]
-fn a_database_is_shipped_at_once_where_somebody_asks_for_it() {
+fn a_database_is_shipped_at_once_on_request() {
     use std::os::unix::fs::PermissionsExt;
     // Nothing would be shipped for an hour.
     let many = Many::new(

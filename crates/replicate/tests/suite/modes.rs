@@ -13,7 +13,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[test]
-fn what_is_made_of_a_store_has_the_permissions_of_the_database() {
+fn files_made_from_a_store_have_the_permissions_of_the_database() {
     for wanted in [0o600, 0o640, 0o664, 0o444, 0o4755] {
         let place = Place::new(10);
         fs::set_permissions(&place.file, Permissions::from_mode(wanted)).unwrap();

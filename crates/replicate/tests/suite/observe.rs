@@ -21,7 +21,7 @@ pub fn value(text: &str, name: &str) -> f64 {
 }
 
 #[test]
-fn counters_tell_what_was_shipped_and_what_was_not() {
+fn counters_tell_transactions_shipped_and_unshipped() {
     let place = Place::new(100);
     let mut shipper = place.replicate(&["--json", "--interval", "20ms", "--metrics", "127.0.0.1:0"]).spawn().unwrap();
     let lines = BufReader::new(shipper.stderr.take().unwrap()).lines();
@@ -63,7 +63,7 @@ fn counters_tell_what_was_shipped_and_what_was_not() {
 }
 
 #[test]
-fn where_the_log_tells_what_has_changed_nothing_else_is_read() {
+fn where_the_log_has_the_changed_pages_no_others_are_read() {
     let place = Place::new(5_000);
     let db = place.open();
     // After a checkpoint the log begins anew.
@@ -107,7 +107,7 @@ fn line(place: &Place, args: &[&str], status: i32) -> Value {
 
 #[cfg_attr(windows, ignore = "Wine replaces no file that is open")]
 #[test]
-fn what_verify_promote_and_rejoin_tell_is_a_line_of_json_too() {
+fn verify_promote_and_rejoin_answer_in_json_too() {
     let place = Place::new(3);
     place.once(&[]);
     let (file, url, other) = (place.file.to_str().unwrap(), &*place.url(), place.dir.path().join("other.db"));

@@ -37,7 +37,7 @@ fn options_stay_where_they_are() {
 }
 
 #[test]
-fn work_that_goes_on_says_at_its_end_what_it_was() {
+fn long_work_names_itself_at_its_end() {
     let place = Place::new(100);
     let (file, url) = (place.file.to_str().unwrap().to_owned(), place.url());
     let run = |args: &[&str]| {

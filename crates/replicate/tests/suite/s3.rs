@@ -427,7 +427,7 @@ impl Place {
 }
 
 #[test]
-fn what_is_shipped_is_restored_also_that_of_before() {
+fn each_shipped_state_is_restored() {
     let place = Place::new();
     let mut states = Vec::new();
     for n in 2..8 {
@@ -716,7 +716,7 @@ fn answers_of_any_length_cost_no_memory() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_what_to_do() {
+fn errors_name_their_remedy() {
     if Dialect::of_environment() != Dialect::S3 {
         return;
     }
@@ -843,7 +843,7 @@ fn a_promotion_that_is_killed_at_any_request_can_be_repeated() {
 /// back.
 #[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
-fn what_was_not_promoted_to_the_end_is_not_shipped() {
+fn a_replica_not_promoted_to_the_end_is_not_shipped() {
     let place = Place::new();
     let replica = place.dir.path().join("replica.db");
     let (url, file) = (place.url("a/b"), replica.to_str().unwrap());
@@ -1229,7 +1229,7 @@ fn where_commits_wait_an_outage_leaves_their_outcome_open_and_readers_read() {
 
 #[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
-fn where_commits_wait_nobody_begins_without_the_shipper() {
+fn where_commits_wait_no_transaction_begins_without_the_shipper() {
     let place = Place::new();
     let mut shipper = place.sync(&["--ship-timeout", "300ms"]);
     let db = place.open(Duration::from_millis(100));
@@ -1454,7 +1454,7 @@ fn a_signal_ends_every_command_while_the_store_does_not_answer() {
 
 #[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
-fn a_signal_ends_what_goes_on_when_the_store_answers_no_more() {
+fn a_signal_ends_requests_to_a_silent_store() {
     for args in [&["replicate", "--interval", "20ms"][..], &["replicate", "--sync"], &["follow", "--interval", "20ms"]]
     {
         let place = Place::new();

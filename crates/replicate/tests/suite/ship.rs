@@ -212,7 +212,7 @@ fn assert_of_one_moment(file: &Path) {
 }
 
 #[test]
-fn what_stock_sqlite_does_between_is_shipped() {
+fn commits_of_stock_sqlite_between_are_shipped() {
     let place = Place::new();
     assert!(place.once().contains("ltx/0/0000000000000001-0000000000000001.ltx a snapshot"));
     place.assert_shipped();
@@ -487,7 +487,7 @@ fn a_signal_leaves_nothing_of_a_restore() {
 
 #[cfg_attr(windows, ignore = "names paths and places as Linux has them")]
 #[test]
-fn what_is_wrong_is_said() {
+fn errors_are_told() {
     let place = Place::new();
     let expect = |command: &mut Command, words: &str| {
         let output = command.output().unwrap();
@@ -544,7 +544,7 @@ fn what_is_wrong_is_said() {
 
 /// Else the store would belong to the wrong file, and the right shipper would be fenced.
 #[test]
-fn what_is_no_database_claims_no_store() {
+fn a_file_that_is_no_database_claims_no_store() {
     let place = Place::new();
     let (wrong, store) = (place.dir.path().join("wrong.db"), place.dir.path().join("store"));
     let mut header = fs::read(&place.file).unwrap();
@@ -572,7 +572,7 @@ fn what_is_no_database_claims_no_store() {
 }
 
 #[test]
-fn what_litestream_has_shipped_is_restored_and_goes_on() {
+fn a_store_of_litestream_is_restored_and_goes_on() {
     let Some(litestream) = installed("litestream") else { return };
     let place = Place::new();
     place.stock().execute_batch("PRAGMA journal_mode=WAL").unwrap();
@@ -622,7 +622,7 @@ fn a_database_that_others_may_not_share_is_shipped_later() {
 /// With a short interval the shipper stays among the database's processes during commits, and then
 /// leaves.
 #[test]
-fn who_needs_the_database_alone_gets_it_from_one_that_looks_often() {
+fn a_shipper_that_looks_often_gives_the_database_up_to_one_that_needs_it_alone() {
     let place = Place::new();
     let _shipper = Killed(place.replicate(&["--interval", "5ms"]).stderr(Stdio::null()).spawn().unwrap());
     wait_until(|| !place.files().is_empty());

@@ -143,7 +143,7 @@ fn printed(told: impl Read) -> BTreeSet<i64> {
 }
 
 #[test]
-fn what_a_commit_was_told_is_in_the_store() {
+fn an_acknowledged_commit_is_in_the_store() {
     let place = Place::new(10);
     let _shipper = sync(&place, &[]);
     let db = place.open();
@@ -180,7 +180,7 @@ fn another_database_under_its_name_is_shipped_and_waited_for() {
 /// The last close changes page 1.
 #[cfg_attr(windows, ignore = "sends signals, which Windows has not")]
 #[test]
-fn what_the_shipper_leaves_is_what_the_store_has() {
+fn a_shipper_leaves_the_state_that_the_store_has() {
     for dies in [false, true] {
         let place = Place::new(10);
         let mut shipper = sync(&place, &[]);
@@ -223,7 +223,7 @@ fn a_store_that_is_written_to_is_restored_and_followed() {
 }
 
 #[test]
-fn a_start_reads_few_files_whatever_the_rate_was() {
+fn a_start_reads_few_files_at_every_rate() {
     use onewrite_replicate::plan::{Target, newest, plan};
     use onewrite_replicate::store;
     let place = Place::new(10);

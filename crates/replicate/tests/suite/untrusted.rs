@@ -75,7 +75,7 @@ fn shipped() -> Place {
 }
 
 #[test]
-fn what_is_no_regular_file_of_the_store_is_refused_and_not_waited_for() {
+fn an_irregular_file_of_the_store_is_refused_and_not_waited_for() {
     let endless = |path: &Path| link(path, Path::new("/dev/zero"));
     let nowhere = |path: &Path| link(path, Path::new("made-by-a-link"));
     let directory = |path: &Path| {

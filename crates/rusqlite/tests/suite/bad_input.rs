@@ -115,7 +115,7 @@ fn stock_sqlite_in_another_process_is_waited_for() {
 }
 
 #[test]
-fn what_a_killed_process_acknowledged_is_there() {
+fn rows_that_a_killed_process_acknowledged_are_there() {
     let (_dir, path) = made_by_stock();
     for round in 1..=3 {
         let mut killed = Remote::ours(&path);
@@ -220,7 +220,7 @@ fn a_file_that_is_no_database_is_left_alone() {
 
 #[cfg(unix)]
 #[test]
-fn what_may_not_be_written_is_read_and_says_so() {
+fn a_database_that_may_not_be_written_is_read_and_refuses_writes() {
     let (dir, path) = made_by_stock();
     let root = fs::metadata(dir.path()).unwrap().uid() == 0;
     // Root may write anything: another user does the reading.

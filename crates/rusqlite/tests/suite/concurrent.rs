@@ -146,7 +146,7 @@ fn transfers_keep_the_sum_while_the_file_grows_and_pages_are_freed() {
 /// Two that each read the row that the other writes: one of them must see the other's (no write
 /// skew).
 #[test]
-fn of_two_that_read_what_the_other_writes_one_is_turned_away() {
+fn of_two_that_read_pages_the_other_writes_one_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let (a, b) = (bank(&path), concurrent(&path));
@@ -227,7 +227,7 @@ fn long_transactions_on_different_rows_run_at_once() {
 }
 
 #[test]
-fn a_transaction_too_big_for_memory_commits_where_nobody_else_did() {
+fn a_transaction_too_big_for_memory_commits_where_no_other_did() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let (a, b) = (bank(&path), concurrent(&path));
@@ -249,7 +249,7 @@ fn a_transaction_too_big_for_memory_commits_where_nobody_else_did() {
 }
 
 #[test]
-fn it_is_said_what_does_not_go_together() {
+fn settings_that_exclude_each_other_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     onewrite_rusqlite::register().unwrap();
     let refused = |options: &str| {
@@ -359,7 +359,7 @@ fn two_that_add_pages_commit_both() {
 
 /// Where the parent of an added page is not certain, the second starts over.
 #[test]
-fn two_that_add_what_is_not_split_meet() {
+fn two_that_add_to_an_unsplit_page_conflict() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let (a, b) = (bank(&path), concurrent(&path));

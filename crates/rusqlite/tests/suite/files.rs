@@ -91,7 +91,7 @@ fn files_beside_a_private_database_are_as_private() {
 /// A backup job of root, an administrator's shell: killed, it leaves nothing that locks the service
 /// out.
 #[test]
-fn what_root_leaves_is_the_owners() {
+fn files_that_root_leaves_are_the_owners() {
     let (_dir, path) = shared();
     let Some(()) = owned(&path, 1000, 0o644) else { return };
     let mut root = Remote::ours(&path);
@@ -139,7 +139,7 @@ fn a_log_that_admits_more_than_the_database_is_shut() {
 
 /// A file that another user has put under the name of a side file is not followed, and is named.
 #[test]
-fn planted_files_are_refused_by_name_and_keep_what_they_hold() {
+fn planted_files_are_refused_by_name_and_keep_their_bytes() {
     let (dir, path) = shared();
     let victim = dir.path().join("victim");
     type Plant = fn(&Path, &Path);
@@ -311,7 +311,7 @@ fn a_limit_on_the_size_of_files_is_a_full_disk() {
 /// A test suite that removes its database and makes it anew while a pool keeps connections to the
 /// old one.
 #[test]
-fn a_database_that_is_made_anew_does_not_wait_for_who_has_the_old_one_open() {
+fn a_database_that_is_made_anew_does_not_wait_for_users_of_the_old_one() {
     let (_dir, path) = shared();
     let mut idle = Vec::new();
     for n in 0..8 {

@@ -99,7 +99,7 @@ fn a_transaction_over_two_files_goes_to_no_removed_log() {
 /// use neither: it follows no link to a log, and beside the moved database there is none.
 #[cfg(unix)]
 #[test]
-fn what_is_moved_and_linked_to_is_lost_as_well() {
+fn a_moved_database_with_a_link_in_its_place_is_lost_as_well() {
     let (dir, path) = made();
     let log = beside(&path, "-onewrite");
     let elsewhere = dir.path().join("elsewhere");

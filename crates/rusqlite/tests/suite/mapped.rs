@@ -120,7 +120,7 @@ fn a_page_that_a_cursor_holds_stays_while_another_process_overwrites_home() {
 
 /// Two uses, so that private copies of the first could show in the second.
 #[test]
-fn what_was_kept_is_forgotten_when_the_file_is_plain_again() {
+fn kept_pages_are_forgotten_when_the_file_is_plain_again() {
     let (_dir, path) = filled();
     let db = mapping(&path, "log_size=256k&idle=20ms");
     let rests = || {

@@ -336,7 +336,7 @@ fn an_idle_observer_comes_again_beside_another_behind_the_last_writer() {
 /// checkpoint, and sees their commits (rule AnnounceThenLook).
 #[cfg(unix)]
 #[test]
-fn who_may_only_read_reads_beside_those_who_write() {
+fn a_read_only_user_reads_beside_writers() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let observer = |settings: &str| {
@@ -491,7 +491,7 @@ fn a_commit_that_changes_nothing_leaves_no_cache_that_passes_for_newer() {
 }
 
 #[test]
-fn what_needs_the_database_alone_says_who_is_in_the_way() {
+fn a_command_that_needs_the_database_alone_names_the_process_in_its_way() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     let (mut a, mut b) = (Remote::ours(&path), Remote::ours(&path));
@@ -521,7 +521,7 @@ fn what_needs_the_database_alone_says_who_is_in_the_way() {
 /// A process that opened the file to read joins the writers, before or after them. It keeps its
 /// snapshot while they go on, and takes no part in the turn to write.
 #[test]
-fn a_process_that_only_reads_sees_what_others_write() {
+fn a_process_that_only_reads_sees_the_commits_of_others() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("db");
     Connection::open(&path).unwrap().execute_batch("CREATE TABLE t(n INTEGER PRIMARY KEY, x)").unwrap();
@@ -725,7 +725,7 @@ fn a_transaction_that_reads_and_writes_waits_for_a_process_that_thinks_and_not_f
 }
 
 #[test]
-fn a_stale_snapshot_moves_forward_over_what_another_process_wrote_elsewhere() {
+fn a_stale_snapshot_moves_forward_over_commits_of_another_process_to_other_pages() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("forward.db");
     let db = onewrite_rusqlite::open(&path).unwrap();

@@ -58,7 +58,7 @@ fn a_plain_file_is_read_beside_a_process_that_failed() {
 /// A process that had detached came again while another could not flush the mark of a session: the
 /// database was busy, not poisoned.
 #[test]
-fn who_attaches_beside_a_process_that_failed_is_refused() {
+fn an_attachment_beside_a_process_that_failed_is_refused() {
     check(206_358, &Arc::default());
 }
 
@@ -144,7 +144,7 @@ impl Pair {
 }
 
 #[test]
-fn who_attaches_finds_the_slots_of_a_first_transaction_that_was_rolled_back() {
+fn an_attachment_finds_the_slots_of_a_first_transaction_that_was_rolled_back() {
     let mut pair = Pair::new();
     pair.write(0, 4096, 3, true);
     pair.write(1, 1024, 3, false);

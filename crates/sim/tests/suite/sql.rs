@@ -314,7 +314,7 @@ fn a_connection_that_keeps_its_lock_goes_on_behind_a_full_disk() {
 /// A connection that keeps its lock, and cannot step aside, reads as a reader does, also ahead: not
 /// the pages that it has overwritten since.
 #[test]
-fn a_connection_that_keeps_its_lock_reads_what_it_committed() {
+fn a_connection_that_keeps_its_lock_reads_its_commits() {
     let (setting, sim, process) = (setting(), sim(), level(0));
     process.boot(HookDisk::new(sim.clone(), None));
     let db = process.open(0, &setting.options).unwrap();

@@ -78,7 +78,7 @@ fn the_pinned_source_was_patched_once() {
 }
 
 #[test]
-fn a_source_that_changed_is_refused_with_what_changed() {
+fn a_source_that_changed_is_refused_with_the_change() {
     let twice = format!("{SOURCE}{SOURCE}");
     let cases = [
         (SOURCE.replace("static int balance_nonroot(", "int balance_nonroot("), "found 0"),

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_that_are_nobodys_are_refused_with_the_choices() {
+    fn unknown_keys_are_refused_with_the_choices() {
         for key in ["logsize", "Log_Size", "log-size", "onewrite_log_size", "_log_size", "VFS", "key", "", "xlog"] {
             let message = check(&["mode".to_owned(), key.to_owned()]).unwrap_err();
             assert!(message.contains(&format!("{key:?}")) && message.contains("log_size, table_size"), "{message}");

@@ -115,7 +115,7 @@ fn a_mode_that_was_refused_within_a_transaction_does_not_hold_its_commit_up() {
 }
 
 #[test]
-fn what_comes_with_wal_mode_is_accepted() {
+fn pragmas_of_wal_mode_are_accepted() {
     let dir = setup();
     let path = dir.path().join("with.db");
     let db = open(&path, "").unwrap();
@@ -196,7 +196,7 @@ fn attached_temporary_and_memory_databases_answer_for_themselves() {
 /// The main database is SQLite's own: of `PRAGMA journal_mode` without a schema it alone is told,
 /// and SQLite changes all.
 #[test]
-fn a_change_that_nobody_was_told_of_is_taken_back() {
+fn a_change_of_the_mode_without_a_pragma_is_taken_back() {
     let dir = setup();
     let (path, ours) = (dir.path().join("stock.db"), dir.path().join("ours.db"));
     let db = open_stock(&path);
@@ -448,7 +448,7 @@ fn a_wal_that_comes_between_two_transactions_is_found() {
 }
 
 #[test]
-fn what_does_not_fit_is_left_to_sqlite() {
+fn a_wal_that_does_not_fit_is_left_to_sqlite() {
     let dir = setup();
     type Damage = fn(&mut Vec<u8>, &mut Vec<u8>);
     let cases: [(&str, Damage, i64); 4] = [

@@ -236,7 +236,7 @@ fn a_read_only_connection_recovers_nothing() {
 }
 
 #[test]
-fn pragmas_answer_set_and_name_what_exists() {
+fn pragmas_answer_set_and_name_their_choices() {
     let dir = setup();
     let db = open(&dir.path().join("pragma.db"), "").unwrap();
     db.execute_batch(TABLE).unwrap();

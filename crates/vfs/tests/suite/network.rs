@@ -88,7 +88,7 @@ fn a_shared_file_system_is_named_and_left_to_sqlite() {
 }
 
 #[test]
-fn what_requires_onewrite_is_refused_and_what_trusts_is_served() {
+fn require_is_refused_and_trust_is_served() {
     let (dir, path) = share("trusted.db");
     let (code, _) = explain(open(&path, "require=1").unwrap_err());
     assert_eq!(code & 0xff, ffi::SQLITE_CANTOPEN);

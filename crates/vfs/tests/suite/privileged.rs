@@ -174,7 +174,7 @@ fn a_reader_of_the_log_that_goes_away_kills_no_program() {
 }
 
 #[test]
-fn a_log_that_nobody_reads_stops_no_program() {
+fn a_log_without_a_reader_stops_no_program() {
     let dir = setup();
     let (Some(program), Some(fifo)) = (program(dir.path()), fifo(dir.path())) else { return };
     let _reader = OpenOptions::new().read(true).custom_flags(0o4000).open(&fifo).unwrap();

@@ -158,7 +158,7 @@ fn a_program_that_falls_silent_leaves_a_file_with_a_rollback_journal() {
 }
 
 #[test]
-fn what_only_looks_leaves_the_file_as_it_was() {
+fn a_reader_leaves_the_file_as_it_was() {
     let dir = setup();
     let path = dir.path().join("app.db");
     asked(&path);

@@ -28,7 +28,7 @@ fn is_root(path: &Path) -> bool {
 }
 
 #[test]
-fn what_is_served_is_opened() {
+fn a_database_that_is_served_is_opened() {
     let dir = setup();
     let path = dir.path().join("served.db");
     for _ in 0..2 {

@@ -12,7 +12,7 @@ use onewrite::ffi;
 use rusqlite::ffi::{SQLITE_CANTOPEN, SQLITE_ERROR, SQLITE_OK};
 
 #[test]
-fn the_setting_in_force_is_what_this_sqlite_does() {
+fn the_setting_in_force_is_the_way_this_sqlite_splits() {
     let dir = setup();
     let db = open(&dir.path().join("s.db"), "split=stock&reserve_cells=0").unwrap();
     assert_eq!(one::<String>(&db, "PRAGMA onewrite_split"), "stock");
@@ -24,7 +24,7 @@ fn the_setting_in_force_is_what_this_sqlite_does() {
 }
 
 #[test]
-fn what_this_sqlite_cannot_do_is_refused() {
+fn a_split_that_this_sqlite_lacks_is_refused() {
     let dir = setup();
     let db = open(&dir.path().join("s.db"), "").unwrap();
     for (option, value) in [("split", "lazy"), ("split", "legacy"), ("reserve_cells", "1"), ("updates", "beside")] {

@@ -236,7 +236,7 @@ fn the_first_transaction_that_writes_after_it_has_read_teaches_the_others() {
 }
 
 #[test]
-fn what_only_reads_does_not_wait_for_one_that_thinks() {
+fn a_reader_does_not_wait_for_a_writer_that_thinks() {
     let dir = setup();
     let path = dir.path().join("readers");
     let writer = with_readers_that_write(&path);

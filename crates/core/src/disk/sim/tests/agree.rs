@@ -157,7 +157,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn readers_see_what_a_real_disk_shows(calls in prop::collection::vec(any_call(), 1..40)) {
+    fn readers_see_the_bytes_of_a_real_disk(calls in prop::collection::vec(any_call(), 1..40)) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("db");
         let (real, sim) = (RealDisk::new(), disk());
@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_flushed_survives_and_the_newest_crash_is_the_view(
+    fn flushed_bytes_survive_and_the_newest_crash_is_the_view(
         calls in prop::collection::vec(any_call(), 1..40), seed in any::<u64>(),
     ) {
         let sim = disk();

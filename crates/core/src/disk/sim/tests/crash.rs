@@ -154,7 +154,7 @@ fn sync_covers_the_creation_if_configured() {
 }
 
 #[test]
-fn a_covered_creation_settles_what_came_before_it_and_not_after() {
+fn a_covered_creation_settles_earlier_changes_and_no_later_ones() {
     let disk = SimDisk::new(SimConfig { sync_covers_creation: true, ..SimConfig::default() });
     disk.put_file(db(), &[7]);
     disk.remove(db()).unwrap();
@@ -227,7 +227,7 @@ fn a_covered_creation_takes_the_exchanges_before_it_along() {
 }
 
 #[test]
-fn a_path_is_taken_for_what_it_names() {
+fn a_path_is_taken_for_the_file_that_it_names() {
     let disk = disk();
     let file = create(&disk, "dir/db");
     let again = disk.open(Path::new("./dir/sub/.././db"), OpenMode::ReadOnly).unwrap();
@@ -260,7 +260,7 @@ fn a_file_goes_when_nothing_refers_to_it() {
 }
 
 #[test]
-fn a_kill_keeps_what_is_seen_and_what_is_pending() {
+fn a_kill_keeps_seen_and_pending_writes() {
     let (disk, file) = at_rest(&[0; UNIT]);
     file.write_at(&[1; UNIT], 0).unwrap();
     assert!(file.try_lock(0, 1, LockKind::Exclusive).unwrap());

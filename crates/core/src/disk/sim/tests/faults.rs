@@ -130,7 +130,7 @@ fn a_failed_write_may_have_written_a_part() {
 }
 
 #[test]
-fn a_sync_after_a_failed_one_says_ok_and_helps_only_what_is_rewritten() {
+fn a_sync_after_a_failed_one_says_ok_and_covers_only_rewritten_bytes() {
     let (disk, file) = at_rest(&[0; 2 * UNIT]);
     file.write_at(&[1; 2 * UNIT], 0).unwrap();
     disk.fail_nth(Op::Sync, 1, ErrorKind::Other);
@@ -263,7 +263,7 @@ fn calls_are_counted_by_file() {
 }
 
 #[test]
-fn the_trace_tells_what_was_done() {
+fn the_trace_lists_the_operations() {
     let disk = SimDisk::new(SimConfig { trace: true, ..SimConfig::default() });
     let file = create(&disk, "db");
     disk.fail_nth(Op::Sync, 1, ErrorKind::Other);

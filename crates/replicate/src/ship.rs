@@ -1031,7 +1031,7 @@ fn check_are_there(store: &dyn Store, first: u64, last: Name) -> Result<()> {
         }
     }
     let next = at.saturating_add(1);
-    bail!("transaction {next} is gone from the store: what is left there is looked at")
+    bail!("transaction {next:x} is gone from the store: what is left there is looked at")
 }
 
 /// Writes a file, and returns its length. Calls `looks` for each page.

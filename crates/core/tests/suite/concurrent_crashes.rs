@@ -210,7 +210,7 @@ fn a_power_cut_under_concurrent_writers_takes_back_nothing_and_mixes_nothing() {
     campaign(16..20, "wal-opt");
 }
 
-/// For long: `cargo test --release -p onewrite-core --test concurrent_crashes -- --ignored`.
+/// For long: `cargo test --release -p onewrite-core --test suite -- --ignored concurrent_crashes`.
 #[test]
 #[ignore = "takes long"]
 fn many_power_cuts() {

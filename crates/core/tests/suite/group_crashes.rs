@@ -192,7 +192,7 @@ fn commits_without_a_flush_change_nothing_for_commits_with_one() {
     campaign(36..48, "log", 512, false);
 }
 
-/// For hours: `cargo test --release -p onewrite-core --test group_crashes -- --ignored`.
+/// For hours: `cargo test --release -p onewrite-core --test suite -- --ignored group_crashes`.
 #[test]
 #[ignore = "takes long"]
 fn many_power_cuts() {

@@ -1,4 +1,5 @@
-//! Names, lengths of functions and of comment lines, in the sources of the workspace.
+//! Names, lengths of functions and of comment lines, in the sources of the workspace. Commands in
+//! comments and documents name tests that exist.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,11 +26,15 @@ fn crates() -> PathBuf {
 
 /// The Rust files below `dir`, by their paths from [`crates`].
 fn files(dir: &Path, found: &mut BTreeMap<String, String>) {
+    files_with("rs", dir, found);
+}
+
+fn files_with(wanted: &str, dir: &Path, found: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            files(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files_with(wanted, &path, found);
+        } else if path.extension().is_some_and(|extension| extension == wanted) {
             let name = path.strip_prefix(crates()).unwrap().to_str().unwrap().to_owned();
             found.insert(name, fs::read_to_string(&path).unwrap());
         }
@@ -186,6 +191,35 @@ fn long_comments(sources: &BTreeMap<String, String>) -> Vec<String> {
     long
 }
 
+/// Tests that `cargo test -p PACKAGE --test NAME` in a line of a text names, as paths from
+/// [`crates`] without their ends.
+fn tests_in_commands(text: &str) -> Vec<String> {
+    let mut tests = Vec::new();
+    for line in text.lines().filter(|line| line.contains("cargo test")) {
+        let words: Vec<&str> = line.split([' ', '`']).collect();
+        let behind = |option: &str| words.iter().position(|word| *word == option).and_then(|at| words.get(at + 1));
+        if let (Some(package), Some(test)) = (behind("-p"), behind("--test")) {
+            let name = if *package == "onewrite" { "vfs" } else { package.trim_start_matches("onewrite-") };
+            tests.push(format!("{name}/tests/{test}"));
+        }
+    }
+    tests
+}
+
+#[test]
+fn commands_name_tests_that_exist() {
+    let mut sources = BTreeMap::new();
+    files(&crates(), &mut sources);
+    files_with("md", &crates(), &mut sources);
+    files_with("md", &crates().join("../docs"), &mut sources);
+    let mut missing = Vec::new();
+    for (path, text) in sources.iter().filter(|(path, _)| !path.ends_with("tidy.rs")) {
+        let absent = |test: &String| !["", "/main"].iter().any(|end| crates().join(format!("{test}{end}.rs")).exists());
+        missing.extend(tests_in_commands(text).into_iter().filter(absent).map(|test| format!("{path}: {test}")));
+    }
+    assert!(missing.is_empty(), "\n{}", missing.join("\n"));
+}
+
 #[test]
 fn a_type_name_has_one_meaning() {
     let mut sources: BTreeMap<_, _> = LIBRARIES.iter().flat_map(|name| sources(name)).collect();
@@ -237,6 +271,9 @@ fn faults_are_found() {
         assert!(long_comments(&check(&text(MAX_COLUMNS))).is_empty());
         assert_eq!(long_comments(&check(&text(MAX_COLUMNS + 1))).len(), 1);
     }
+    let command = "`A=1 cargo test --release -p onewrite-core --test proof -- --ignored`";
+    assert_eq!(tests_in_commands(command), ["core/tests/proof"]);
+    assert_eq!(tests_in_commands("cargo test -p onewrite --test many"), ["vfs/tests/many"]);
     let text = "#[cfg(test)]\nmod a;\nmod b;\n#[cfg(test)]\n#[allow(x)]\npub mod c;\n";
     assert_eq!(test_modules("x/src/lib.rs", text), ["x/src/a.rs", "x/src/a/", "x/src/c.rs", "x/src/c/"]);
     assert_eq!(test_modules("x/src/y/mod.rs", "#[cfg(test)]\nmod a;")[0], "x/src/y/a.rs");

@@ -2,8 +2,8 @@
 //! onewrite's policy and on one that splits as stock SQLite does, compared, with and without faults
 //! (`proof.c`).
 //!
-//! `ONEWRITE_PROOF_OPERATIONS=100000 cargo test -p onewrite-sqlite --test proof -- --nocapture` is
-//! the long run.
+//! The long run, with `ONEWRITE_PROOF_OPERATIONS=100000` in the environment, is
+//! `cargo test -p onewrite-sqlite --test suite -- proof --nocapture`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -52,6 +52,11 @@
 */
 #include "onewrite.h"
 
+/* Lets a test answer in the VFS's place. */
+#ifndef OW_ASK
+# define OW_ASK(pFile, op, pArg) sqlite3OsFileControl(pFile, op, pArg)
+#endif
+
 /* Takes a page out of the cache. */
 static void owForgetPage(Pager *pPager, Pgno pgno){
   sqlite3_pcache_page *pBase = sqlite3PcacheFetch(pPager->pPCache, pgno, 0);
@@ -352,7 +357,7 @@ static int owSplitLegacy(const OwCells *p, const OwCut *pCut, MemPage *pParent, 
 /* What the VFS of this database says about splits; SQLITE_NOTFOUND where it says nothing. */
 static int owPolicy(BtShared *pBt, onewrite_split *pPolicy){
   memset(pPolicy, 0, sizeof(*pPolicy));
-  return sqlite3OsFileControl(sqlite3PagerFile(pBt->pPager), ONEWRITE_FCNTL_SPLIT, pPolicy);
+  return OW_ASK(sqlite3PagerFile(pBt->pPager), ONEWRITE_FCNTL_SPLIT, pPolicy);
 }
 
 static int balance_nonroot(
@@ -435,7 +440,7 @@ static int owInUse(MemPage *pPage, int iOffset, int nByte){
   ask.offset = (u32)iOffset;
   ask.bytes = (u32)nByte;
   ask.in_use = 1;
-  return sqlite3OsFileControl(sqlite3PagerFile(pPage->pBt->pPager), ONEWRITE_FCNTL_IN_USE, &ask)==SQLITE_OK
+  return OW_ASK(sqlite3PagerFile(pPage->pBt->pPager), ONEWRITE_FCNTL_IN_USE, &ask)==SQLITE_OK
       && ask.in_use;
 }
 

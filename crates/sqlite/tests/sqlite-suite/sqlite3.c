@@ -1,6 +1,6 @@
 /*
-** The patched source for SQLite's own tests. Where the VFS does not say how pages are split, ONEWRITE_TEST_SPLIT does: lazy,
-** legacy, or beside, which is lazy with records beside the old ones and room for two more cells.
+** The patched source for SQLite's own tests. ONEWRITE_TEST_SPLIT says in the VFS's place how pages are split: lazy, legacy, or
+** beside, which is lazy with records beside the old ones and room for two more cells.
 */
 struct sqlite3_file;
 static int owAsk(struct sqlite3_file*, int, void*);
@@ -8,9 +8,8 @@ static int owAsk(struct sqlite3_file*, int, void*);
 #include "patched.c"
 
 static int owAsk(sqlite3_file *pFile, int op, void *pArg){
-  int rc = sqlite3OsFileControl(pFile, op, pArg);
-  const char *zSplit = rc==SQLITE_NOTFOUND ? getenv("ONEWRITE_TEST_SPLIT") : 0;
-  if( zSplit==0 ) return rc;
+  const char *zSplit = getenv("ONEWRITE_TEST_SPLIT");
+  if( zSplit==0 ) return sqlite3OsFileControl(pFile, op, pArg);
   if( op==ONEWRITE_FCNTL_SPLIT ){
     onewrite_split *pSplit = (onewrite_split*)pArg;
     pSplit->beside = strcmp(zSplit, "beside")==0;

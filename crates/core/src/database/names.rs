@@ -64,13 +64,23 @@ impl Database {
     }
 
     /// Another program may have written the log that was found, and left its bytes in the cache. A
-    /// seal tells whether it did, or else a change of names since they were flushed.
+    /// seal tells whether it did, or else a change of names since they were flushed. Removes a log
+    /// that cannot be flushed: the next flush would answer that all is on the medium.
     pub fn flush_found_log(&self, log: &LogFile) -> Result<()> {
         let is_on_medium = match log.keeps_seal()? {
             Some(keeps_seal) => keeps_seal,
             None => self.names_noted(log)?.1,
         };
-        if is_on_medium { Ok(()) } else { log.flush() }
+        if is_on_medium {
+            return Ok(());
+        }
+        let flushed = log.flush();
+        if flushed.is_err() {
+            // The proof of its session's end goes with it (rule CloseProven).
+            self.sync_home()?;
+            self.disk.remove(&log.path).context(|| log.what("cannot remove"))?;
+        }
+        flushed
     }
 
     /// Flushes names of home, its log and removed journals, unless `log` notes them flushed (rule

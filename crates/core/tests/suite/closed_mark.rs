@@ -348,22 +348,31 @@ fn a_close_that_fails_leaves_the_database_to_the_next_process() {
     }
 }
 
-/// Another program copies the log and does not flush it; the mark reaches the medium, and no
-/// record.
+/// Another program copies the log and does not flush it.
+fn copy_log(disk: &SimDisk, in_place: bool) {
+    let log = Path::new("/db-onewrite");
+    let bytes = disk.snapshot_file(log).unwrap();
+    if !in_place {
+        disk.remove(log).unwrap();
+    }
+    let copy = disk.open(log, OpenMode::Create).unwrap();
+    copy.set_len(0).and_then(|()| copy.write_at(&bytes, 0)).unwrap();
+}
+
+fn closed_beside_a_copied_log(in_place: bool) -> SimDisk {
+    let disk = SimDisk::new(SimConfig::default());
+    session(&disk, DB, 2, 2, 7);
+    session(&disk, DB, 2, 2, 7);
+    disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap().sync().unwrap();
+    copy_log(&disk, in_place);
+    disk
+}
+
+/// The mark reaches the medium, and no record.
 #[test]
 fn a_power_cut_behind_the_mark_beside_a_log_that_was_copied() {
     for in_place in [false, true] {
-        let disk = SimDisk::new(SimConfig::default());
-        session(&disk, DB, 2, 2, 7);
-        session(&disk, DB, 2, 2, 7);
-        disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap().sync().unwrap();
-        let log = Path::new("/db-onewrite");
-        let bytes = disk.snapshot_file(log).unwrap();
-        if !in_place {
-            disk.remove(log).unwrap();
-        }
-        let copy = disk.open(log, OpenMode::Create).unwrap();
-        copy.set_len(0).and_then(|()| copy.write_at(&bytes, 0)).unwrap();
+        let disk = closed_beside_a_copied_log(in_place);
         let mut c = open(&disk, DB);
         c.lock(LockLevel::Shared).unwrap();
         c.lock(LockLevel::Reserved).unwrap();
@@ -372,4 +381,90 @@ fn a_power_cut_behind_the_mark_beside_a_log_that_was_copied() {
             assert_eq!(found(&after, DB, &format!("in place: {in_place}, case {n}")), 7);
         }
     }
+}
+
+/// The second flush answers that all is on the medium, though the first one failed.
+#[test]
+fn a_power_cut_behind_a_failed_flush_of_a_log_that_was_copied() {
+    for (in_place, other) in [(false, false), (true, false), (false, true), (true, true)] {
+        let disk = closed_beside_a_copied_log(in_place);
+        let mut c = open(&disk, DB);
+        disk.fail_nth(Op::Sync, 1, ErrorKind::Other);
+        try_fill(&mut c, 2, 8).unwrap_err();
+        if other {
+            c = open(&disk, DB);
+        }
+        for written in [7, 9] {
+            if written == 9 {
+                write(&mut c, 2, 9);
+            } else {
+                c.lock(LockLevel::Shared).unwrap();
+                c.lock(LockLevel::Reserved).unwrap();
+            }
+            let crashes = (0..100).map(|seed| disk.crash(seed)).chain([disk.crash_by(&mut |_| 0)]);
+            for (n, after) in crashes.enumerate() {
+                let case = format!("in place: {in_place}, by another: {other}, {written}, case {n}");
+                assert_eq!(found(&after, DB, &case), written, "{case}");
+            }
+            c.unlock(LockLevel::None).unwrap();
+        }
+    }
+}
+
+fn fails_once(options: &[(&str, &str)], copied: bool, op: Op, nth: u64, as_windows: bool) -> bool {
+    let disk = SimDisk::new(SimConfig { as_windows, ..SimConfig::default() });
+    session(&disk, DB, 2, 2, 7);
+    session(&disk, DB, 2, 2, 7);
+    if copied {
+        disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap().sync().unwrap();
+        copy_log(&disk, false);
+    }
+    let options: Vec<_> = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let open = || Engine::new(Arc::new(disk.clone())).open(Path::new(DB), OpenMode::ReadWrite, &options).unwrap();
+    let crashes = |disk: &SimDisk| -> Vec<SimDisk> {
+        (0..50).map(|seed| disk.crash(seed)).chain([disk.crash_by(&mut |_| 0)]).collect()
+    };
+    let mut c = open();
+    disk.fail_nth(op, nth, ErrorKind::Other);
+    if try_fill(&mut c, 2, 8).is_ok() {
+        return false;
+    }
+    let case = format!("{options:?}, copied: {copied}, as Windows: {as_windows}, {op:?} {nth}");
+    for (n, after) in crashes(&disk).iter().enumerate() {
+        let byte = found(after, DB, &format!("{case}, crash {n} behind the failure"));
+        assert!([7, 8].contains(&byte), "{case}: {byte}");
+    }
+    if try_fill(&mut c, 2, 9).is_err() {
+        drop(c);
+        c = open();
+        try_fill(&mut c, 2, 9).unwrap_or_else(|e| panic!("{case}: {e}"));
+    }
+    for (n, after) in crashes(&disk).iter().enumerate() {
+        assert_eq!(found(after, DB, &format!("{case}, crash {n}")), 9, "{case}");
+    }
+    true
+}
+
+/// Where a call of the first commit fails, the next try finds its bytes in the cache alone.
+#[test]
+fn a_power_cut_behind_a_first_commit_that_failed_once() {
+    type Options = &'static [(&'static str, &'static str)];
+    let next: [(Options, bool); 6] = [
+        (&[("scheme", "off")], false),
+        (&[("scheme", "off-opt")], true),
+        (&[], false),
+        (&[], true),
+        (&[("scheme", "wal-opt")], false),
+        (&[("psow", "0"), ("atomic_unit", "512")], false),
+    ];
+    let ops = [Op::Sync, Op::SyncDir, Op::WriteDurable, Op::Write, Op::SetLen, Op::Reserve, Op::Remove, Op::Create];
+    let mut failed = 0;
+    for (options, copied) in next {
+        for (op, nth) in ops.into_iter().flat_map(|op| (1..8).map(move |nth| (op, nth))) {
+            for as_windows in [false, true] {
+                failed += usize::from(fails_once(options, copied, op, nth, as_windows));
+            }
+        }
+    }
+    assert!(failed > 20, "{failed}");
 }

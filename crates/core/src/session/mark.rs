@@ -154,7 +154,7 @@ impl Database {
         // Without succession, this slot proves nothing of the last session, whose own may not be on
         // the medium (rule CloseProven).
         if !tentative && !created && old.is_some_and(|old| may_be_marked(&old)) {
-            self.sync_home()?;
+            self.repeat_header()?;
         }
         let mut log = match tentative {
             true => Log::begin(log, slot, options.psow)?,
@@ -369,7 +369,7 @@ impl Database {
         drop(log);
         if newest.is_some() {
             // The proof of its session's end goes with it (rule CloseProven).
-            self.sync_home()?;
+            self.repeat_header()?;
         }
         self.create_log(path, block_bytes, slots)
     }

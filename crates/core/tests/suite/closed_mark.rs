@@ -411,7 +411,14 @@ fn a_power_cut_behind_a_failed_flush_of_a_log_that_was_copied() {
     }
 }
 
-fn fails_once(options: &[(&str, &str)], copied: bool, op: Op, nth: u64, as_windows: bool) -> bool {
+/// `stop`: power goes after so many operations of the next try.
+fn fails_once(
+    options: &[(&str, &str)],
+    copied: bool,
+    (op, nth): (Op, u64),
+    as_windows: bool,
+    stop: Option<u64>,
+) -> bool {
     let disk = SimDisk::new(SimConfig { as_windows, ..SimConfig::default() });
     session(&disk, DB, 2, 2, 7);
     session(&disk, DB, 2, 2, 7);
@@ -433,6 +440,15 @@ fn fails_once(options: &[(&str, &str)], copied: bool, op: Op, nth: u64, as_windo
     for (n, after) in crashes(&disk).iter().enumerate() {
         let byte = found(after, DB, &format!("{case}, crash {n} behind the failure"));
         assert!([7, 8].contains(&byte), "{case}: {byte}");
+    }
+    if let Some(operations) = stop {
+        disk.stop_after(operations);
+        let written = try_fill(&mut c, 2, 9);
+        for (n, after) in crashes(&disk).iter().enumerate() {
+            let byte = found(after, DB, &format!("{case}, stopped at {operations}, crash {n}"));
+            assert!(byte == 9 || (written.is_err() && [7, 8].contains(&byte)), "{case}: {byte}");
+        }
+        return disk.is_off();
     }
     if try_fill(&mut c, 2, 9).is_err() {
         drop(c);
@@ -462,7 +478,11 @@ fn a_power_cut_behind_a_first_commit_that_failed_once() {
     for (options, copied) in next {
         for (op, nth) in ops.into_iter().flat_map(|op| (1..8).map(move |nth| (op, nth))) {
             for as_windows in [false, true] {
-                failed += usize::from(fails_once(options, copied, op, nth, as_windows));
+                let once = |stop| fails_once(options, copied, (op, nth), as_windows, stop);
+                if once(None) {
+                    failed += 1;
+                    let _ = (0..).find(|operations| !once(Some(*operations)));
+                }
             }
         }
     }

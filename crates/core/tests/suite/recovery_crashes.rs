@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use common::{PAGE, page, plain};
+use common::{PAGE, filled, page, plain, try_write};
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::{LogFile, log_path};
@@ -474,4 +474,49 @@ fn a_record_beside_another_process_proves_the_records_before_it() {
         Ok(())
     });
     assert_eq!((scanned.unwrap().rot, count), (None, 10));
+}
+
+/// The recovery writes pages of transactions that the older log lacks (rule HomeFitsLog).
+#[test]
+fn a_home_copied_in_a_recovery_fits_no_older_log() {
+    const PAGES: u32 = 20;
+    let options = [("table_size".to_owned(), "65536".to_owned())];
+    let open = |disk: &SimDisk| {
+        Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &options).unwrap()
+    };
+    let disk = SimDisk::new(SimConfig::default());
+    disk.put_file(Path::new(HOME), &(0..u64::from(PAGES)).flat_map(|n| filled(n, PAGES, 1)).collect::<Vec<_>>());
+    let mut c = open(&disk);
+    try_write(&mut c, [0, 3].map(|n| (n, filled(n, PAGES, 2))).into_iter()).unwrap();
+    let older = disk.snapshot_file(&log_path(Path::new(HOME))).unwrap();
+    common::try_fill(&mut c, PAGES, 3).unwrap();
+    std::mem::forget(c);
+    let (mut refused, mut whole) = (0, 0);
+    for operations in 0.. {
+        let copied = disk.survive();
+        copied.stop_after(operations);
+        let ended = open(&copied).lock(LockLevel::Shared).is_ok() && !copied.is_off();
+        let apart = SimDisk::new(SimConfig::default());
+        apart.put_file(Path::new(HOME), &copied.snapshot_file(Path::new(HOME)).unwrap());
+        apart.put_file(&log_path(Path::new(HOME)), &older);
+        let mut c = open(&apart);
+        let mut seen = Vec::new();
+        if c.lock(LockLevel::Shared).is_ok() {
+            let mut image = vec![0; PAGE];
+            for n in 1..u64::from(PAGES) {
+                c.read_at(&mut image, n * PAGE as u64).unwrap();
+                seen.push(image[200]);
+            }
+            let states = [vec![1, 1, 2], vec![3, 3, 3]];
+            assert!(states.iter().any(|state| seen.starts_with(state)), "behind {operations} operations: {seen:?}");
+            assert!(seen[3..].iter().all(|byte| *byte == seen[0]), "behind {operations} operations: {seen:?}");
+            whole += 1;
+        } else {
+            refused += 1;
+        }
+        if ended {
+            break;
+        }
+    }
+    assert!(refused > 2 && whole > 0, "{refused}, {whole}");
 }

@@ -137,9 +137,10 @@ pub fn write_again(
     Ok(())
 }
 
-/// One flush is for the in-page transaction, another for its size, the file's end and the mark.
-/// Without the unflushed slot, `usable_log` still knows that the session is over (rule
-/// CloseWithoutSlot). False if the log has something to replay or give back.
+/// One flush is for the in-page transaction, another for its size and the mark; one more before the
+/// file's end comes nearer (rule SizeLast). Without the unflushed slot, `usable_log` still knows
+/// that the session is over (rule CloseWithoutSlot). False if the log has something to replay or
+/// give back.
 pub fn rest(db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
     let CrashedSession { log, slot, is_newest, table, state, in_doubt, options } = *session;
     let log_bytes = log.file.len().context(|| format!("cannot read the length of {}", log.path.display()))?;
@@ -169,6 +170,9 @@ pub fn rest(db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
         db.sync_home()?;
     }
     write_pages(db, &*db.home, &mut home, &recovered, first)?;
+    if home.bytes > recovered.bytes() && keeps(Case::SizeLast) {
+        db.sync_home()?;
+    }
     fit_length(db, &*db.home, &mut home, &recovered)?;
     beside::remove_second(&*db.disk, &db.path)?;
     db.write_header(&db.with_asked(recovered.final_header())?)?;

@@ -77,7 +77,7 @@ impl Database {
         let flushed = log.flush();
         if flushed.is_err() {
             // The proof of its session's end goes with it, if it ever was one (rule CloseProven).
-            let _ = self.sync_home();
+            let _ = self.repeat_header();
             self.disk.remove(&log.path).context(|| log.what("cannot remove"))?;
         }
         flushed

@@ -1,6 +1,6 @@
-//! The replacement under SQLite's own assertions: random operations on a database that splits by
-//! onewrite's policy and on one that splits as stock SQLite does, compared, with and without faults
-//! (`proof.c`).
+//! The replacement under SQLite's own assertions (`proof.c`). Random operations run on two
+//! databases, with and without faults. One splits by onewrite's policy, the other as stock SQLite
+//! does, and both must hold the same rows.
 //!
 //! The long run, with `ONEWRITE_PROOF_OPERATIONS=100000` in the environment, is
 //! `cargo test -p onewrite-sqlite --test suite -- proof --nocapture`.

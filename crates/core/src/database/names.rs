@@ -78,7 +78,7 @@ impl Database {
         if flushed.is_err() {
             // The proof of its session's end goes with it, if it ever was one (rule CloseProven).
             let _ = self.repeat_header();
-            self.disk.remove(&log.path).context(|| log.what("cannot remove"))?;
+            beside::remove(&*self.disk, &log.path).context(|| log.what("cannot remove"))?;
         }
         flushed
     }

@@ -477,11 +477,10 @@ pub fn take_over(
         _ => state.after(Tid::HOME, state.page_bytes, state.page_count, change_counter, header),
     };
     let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-    // Until the new session begins, all records follow this mark, and no older log has the last
-    // (rule HomeFitsLog). It says that the session's slot may be missing.
+    // Until the new session begins. All records follow the slot's TID, and an older log lacks the
+    // last (rule HomeFitsLog). Tentative, it says that the session's slot may be missing.
     let tentative = db.read_mark()?.is_some_and(|mark| mark.tentative);
-    let tid = cursor.last_tid.max(slot.base_tid);
-    let mark = HomeMark { tid, tentative, ..HomeMark::new(slot.session, slot.base_tid) };
+    let mark = HomeMark { tid: cursor.last_tid, tentative, ..HomeMark::new(slot.session, slot.base_tid) };
     let mut home = HomeFile::new(mark, bytes, db.atomic_unit(options));
     if report.transactions > 0 {
         // Records and slot may be in the cache only, and home will depend on them (invariant I3).

@@ -130,11 +130,15 @@ pub fn write_again(
         db.sync_home()?;
         write_pages(db, &*db.home, home, state, first)?;
     }
+    fit_end(db, home, state)
+}
+
+/// A power cut must not take the end of the file without the size on page 1 (rule SizeLast).
+fn fit_end(db: &Database, home: &mut HomeFile, state: &State) -> Result<()> {
     if home.bytes > state.bytes() {
         db.sync_home()?;
-        fit_length(db, &*db.home, home, state)?;
     }
-    Ok(())
+    fit_length(db, &*db.home, home, state)
 }
 
 /// One flush is for the in-page transaction, another for its size and the mark; one more before the
@@ -170,10 +174,7 @@ pub fn rest(db: &Database, session: &CrashedSession<'_>) -> Result<bool> {
         db.sync_home()?;
     }
     write_pages(db, &*db.home, &mut home, &recovered, first)?;
-    if home.bytes > recovered.bytes() && keeps(Case::SizeLast) {
-        db.sync_home()?;
-    }
-    fit_length(db, &*db.home, &mut home, &recovered)?;
+    fit_end(db, &mut home, &recovered)?;
     beside::remove_second(&*db.disk, &db.path)?;
     db.write_header(&db.with_asked(recovered.final_header())?)?;
     let ended = log.end(slot, slot.session, slot.base_tid)?;

@@ -49,6 +49,11 @@ fn found(disk: &SimDisk, path: &str, case: &str) -> u8 {
     page[0]
 }
 
+/// So many that draw which writes survive, and the one whose choices are all the first.
+fn crashes(disk: &SimDisk, drawn: u64) -> impl Iterator<Item = SimDisk> {
+    (0..drawn).map(|seed| disk.crash(seed)).chain([disk.crash_by(&mut |_| 0)])
+}
+
 const SESSIONS: [(u8, u32); 3] = [(1, 2), (9, 3), (40, 9)];
 
 #[test]
@@ -58,8 +63,7 @@ fn a_power_cut_behind_the_close() {
         session(&disk, DB, 1, 2, 1);
         session(&disk, DB, times, pages, 7);
         let (mut marked, mut cases) = (0, 0);
-        let crashes = (0..200).map(|seed| disk.crash(seed)).chain([disk.crash_by(&mut |_| 0)]);
-        for after in crashes {
+        for after in crashes(&disk, 200) {
             cases += 1;
             marked += usize::from(is_marked(&after, DB));
             let case = format!("{times} times {pages} pages, case {cases}");
@@ -359,12 +363,15 @@ fn copy_log(disk: &SimDisk, in_place: bool) {
     copy.set_len(0).and_then(|()| copy.write_at(&bytes, 0)).unwrap();
 }
 
-fn closed_beside_a_copied_log(in_place: bool) -> SimDisk {
-    let disk = SimDisk::new(SimConfig::default());
+/// `copied`: its log is a copy, made in place or not.
+fn closed(config: SimConfig, copied: Option<bool>) -> SimDisk {
+    let disk = SimDisk::new(config);
     session(&disk, DB, 2, 2, 7);
     session(&disk, DB, 2, 2, 7);
-    disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap().sync().unwrap();
-    copy_log(&disk, in_place);
+    if let Some(in_place) = copied {
+        disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap().sync().unwrap();
+        copy_log(&disk, in_place);
+    }
     disk
 }
 
@@ -372,12 +379,11 @@ fn closed_beside_a_copied_log(in_place: bool) -> SimDisk {
 #[test]
 fn a_power_cut_behind_the_mark_beside_a_log_that_was_copied() {
     for in_place in [false, true] {
-        let disk = closed_beside_a_copied_log(in_place);
+        let disk = closed(SimConfig::default(), Some(in_place));
         let mut c = open(&disk, DB);
         c.lock(LockLevel::Shared).unwrap();
         c.lock(LockLevel::Reserved).unwrap();
-        let crashes = (0..100).map(|seed| disk.crash(seed)).chain([disk.crash_by(&mut |_| 0)]);
-        for (n, after) in crashes.enumerate() {
+        for (n, after) in crashes(&disk, 100).enumerate() {
             assert_eq!(found(&after, DB, &format!("in place: {in_place}, case {n}")), 7);
         }
     }
@@ -387,7 +393,7 @@ fn a_power_cut_behind_the_mark_beside_a_log_that_was_copied() {
 #[test]
 fn a_power_cut_behind_a_failed_flush_of_a_log_that_was_copied() {
     for (in_place, other, failures) in [(false, false, 1), (true, false, 2), (false, true, 2), (true, true, 1)] {
-        let disk = closed_beside_a_copied_log(in_place);
+        let disk = closed(SimConfig::default(), Some(in_place));
         let mut c = open(&disk, DB);
         (1..=failures).for_each(|nth| disk.fail_nth(Op::Sync, nth, ErrorKind::Other));
         try_fill(&mut c, 2, 8).unwrap_err();
@@ -401,8 +407,7 @@ fn a_power_cut_behind_a_failed_flush_of_a_log_that_was_copied() {
                 c.lock(LockLevel::Shared).unwrap();
                 c.lock(LockLevel::Reserved).unwrap();
             }
-            let crashes = (0..100).map(|seed| disk.crash(seed)).chain([disk.crash_by(&mut |_| 0)]);
-            for (n, after) in crashes.enumerate() {
+            for (n, after) in crashes(&disk, 100).enumerate() {
                 let case = format!("in place: {in_place}, by another: {other}, {written}, case {n}");
                 assert_eq!(found(&after, DB, &case), written, "{case}");
             }
@@ -419,33 +424,24 @@ fn fails_once(
     as_windows: bool,
     stop: Option<u64>,
 ) -> bool {
-    let disk = SimDisk::new(SimConfig { as_windows, ..SimConfig::default() });
-    session(&disk, DB, 2, 2, 7);
-    session(&disk, DB, 2, 2, 7);
-    if copied {
-        disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap().sync().unwrap();
-        copy_log(&disk, false);
-    }
+    let disk = closed(SimConfig { as_windows, ..SimConfig::default() }, copied.then_some(false));
     let options: Vec<_> = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let open = || Engine::new(Arc::new(disk.clone())).open(Path::new(DB), OpenMode::ReadWrite, &options).unwrap();
-    let crashes = |disk: &SimDisk| -> Vec<SimDisk> {
-        (0..50).map(|seed| disk.crash(seed)).chain([disk.crash_by(&mut |_| 0)]).collect()
-    };
     let mut c = open();
     disk.fail_nth(op, nth, ErrorKind::Other);
     if try_fill(&mut c, 2, 8).is_ok() {
         return false;
     }
     let case = format!("{options:?}, copied: {copied}, as Windows: {as_windows}, {op:?} {nth}");
-    for (n, after) in crashes(&disk).iter().enumerate() {
-        let byte = found(after, DB, &format!("{case}, crash {n} behind the failure"));
+    for (n, after) in crashes(&disk, 50).enumerate() {
+        let byte = found(&after, DB, &format!("{case}, crash {n} behind the failure"));
         assert!([7, 8].contains(&byte), "{case}: {byte}");
     }
     if let Some(operations) = stop {
         disk.stop_after(operations);
         let written = try_fill(&mut c, 2, 9);
-        for (n, after) in crashes(&disk).iter().enumerate() {
-            let byte = found(after, DB, &format!("{case}, stopped at {operations}, crash {n}"));
+        for (n, after) in crashes(&disk, 50).enumerate() {
+            let byte = found(&after, DB, &format!("{case}, stopped at {operations}, crash {n}"));
             assert!(byte == 9 || (written.is_err() && [7, 8].contains(&byte)), "{case}: {byte}");
         }
         return disk.is_off();
@@ -455,8 +451,8 @@ fn fails_once(
         c = open();
         try_fill(&mut c, 2, 9).unwrap_or_else(|e| panic!("{case}: {e}"));
     }
-    for (n, after) in crashes(&disk).iter().enumerate() {
-        assert_eq!(found(after, DB, &format!("{case}, crash {n}")), 9, "{case}");
+    for (n, after) in crashes(&disk, 50).enumerate() {
+        assert_eq!(found(&after, DB, &format!("{case}, crash {n}")), 9, "{case}");
     }
     true
 }

@@ -27,9 +27,9 @@ pub(crate) fn answer(state: &mut MainFileState, value: Option<&str>) -> Option<A
         state.siblings.set_off(mode == "off");
     }
     if !absorbs(state) {
-        // SQLite refuses to change to WAL mode there.
-        let is_refused = mode == Some("wal") && in_transaction(state);
-        if let (Some(conn), Some(mode), false) = (state.connection(), mode, is_refused) {
+        // SQLite refuses to change to WAL mode within a transaction.
+        let taken = mode.filter(|mode| *mode != "wal" || !in_transaction(state));
+        if let (Some(conn), Some(mode)) = (state.connection(), taken) {
             conn.note_journal_mode(mode);
             state.journal_off = mode == "off";
         }

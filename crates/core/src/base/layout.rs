@@ -44,7 +44,7 @@ pub mod shared {
     pub const AT_HOME_FILE: usize = 3968;
     /// Stamp of the names' last flush, four u64; zeros: unknown.
     pub const AT_NAMES: usize = 3976;
-    /// The log's seal, two u64; zeros: none.
+    /// The log's seal, two u64; zeros: never closed; all ones: the file system makes none.
     pub const AT_SEAL: usize = 4008;
 }
 

@@ -64,12 +64,12 @@ impl Database {
     }
 
     /// Another program may have written the log that was found, and left its bytes in the cache. A
-    /// seal tells whether it did, or else a change of names since they were flushed. Removes a log
-    /// that cannot be flushed: the next flush would answer that all is on the medium.
+    /// seal tells whether it did, and where the file system makes none, a change of names. Removes
+    /// a log that cannot be flushed: the next flush would answer that all is on the medium.
     pub fn flush_found_log(&self, log: &LogFile) -> Result<()> {
-        let is_on_medium = match log.keeps_seal()? {
-            Some(keeps_seal) => keeps_seal,
-            None => self.names_noted(log)?.1,
+        let is_on_medium = match log.has_no_seal()? {
+            true => self.names_noted(log)?.1,
+            false => log.sealed()?.is_some(),
         };
         if is_on_medium {
             return Ok(());

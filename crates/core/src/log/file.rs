@@ -110,6 +110,9 @@ pub struct LogFile {
 /// So many records are decoded before they are applied.
 const BATCH: u64 = 64;
 
+/// Noted instead of a seal: the file system makes none.
+const NO_SEAL: [u64; 2] = [u64::MAX; 2];
+
 #[derive(Default)]
 pub struct Window {
     at: u64,
@@ -648,18 +651,16 @@ impl LogFile {
 
     /// The noted seal, if the file still has it (rule MarkWithFirstRecord).
     pub(crate) fn sealed(&self) -> Result<Option<FileSeal>> {
-        Ok(self.noted_seal()?.and_then(|(seal, has_it)| has_it.then_some(seal)))
-    }
-
-    /// `None`: no seal is noted.
-    pub(crate) fn keeps_seal(&self) -> Result<Option<bool>> {
-        Ok(self.noted_seal()?.map(|(_, has_it)| has_it))
-    }
-
-    fn noted_seal(&self) -> Result<Option<(FileSeal, bool)>> {
-        let Some(seal) = self.noted(shared::AT_SEAL)?.map(FileSeal) else { return Ok(None) };
+        let Some(seal) = self.noted(shared::AT_SEAL)?.filter(|noted| *noted != NO_SEAL).map(FileSeal) else {
+            return Ok(None);
+        };
         let has_it = self.file.has_seal(seal).context(|| self.what("cannot look at"))?;
-        Ok(Some((seal, has_it || !keeps(Case::LogSealed))))
+        Ok((has_it || !keeps(Case::LogSealed)).then_some(seal))
+    }
+
+    /// Whether a session has closed it where the file system makes no seals.
+    pub(crate) fn has_no_seal(&self) -> Result<bool> {
+        Ok(self.noted(shared::AT_SEAL)? == Some(NO_SEAL))
     }
 
     /// Every byte of the file has been flushed once. The note is not flushed.
@@ -668,7 +669,7 @@ impl LogFile {
             return Ok(());
         }
         let seal = self.file.seal().context(|| self.what("cannot look at"))?;
-        self.note(shared::AT_SEAL, seal.map_or([0; 2], |seal| seal.0))
+        self.note(shared::AT_SEAL, seal.map_or(NO_SEAL, |seal| seal.0))
     }
 
     /// Rewrites and flushes live records and streamed images: a failed flush may have left them in

@@ -389,6 +389,35 @@ fn a_power_cut_behind_the_mark_beside_a_log_that_was_copied() {
     }
 }
 
+/// Its first process was killed before it had marked home.
+#[test]
+fn a_power_cut_beside_a_log_that_was_copied_before_its_first_close() {
+    let mut copied = 0;
+    for stop in 0.. {
+        let disk = SimDisk::new(SimConfig::default());
+        disk.stop_after(stop);
+        let mut c = try_open(&disk, DB);
+        let done = c.as_mut().is_ok_and(|c| try_fill(c, 2, 7).is_ok());
+        std::mem::forget(c);
+        let killed = disk.survive();
+        let home = killed.snapshot_file(Path::new(DB)).unwrap_or_default();
+        if mark(&home).is_none() && killed.snapshot_file(Path::new("/db-onewrite")).is_some() {
+            copied += 1;
+            copy_log(&killed, true);
+            let mut c = open(&killed, DB);
+            write(&mut c, 2, 8);
+            for (n, after) in crashes(&killed, 20).enumerate() {
+                assert_eq!(found(&after, DB, &format!("operation {stop}, case {n}")), 8);
+            }
+            c.close().unwrap();
+        }
+        if done {
+            break;
+        }
+    }
+    assert!(copied > 3, "{copied}");
+}
+
 /// The second flush answers that all is on the medium, though the first one failed.
 #[test]
 fn a_power_cut_behind_a_failed_flush_of_a_log_that_was_copied() {

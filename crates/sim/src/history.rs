@@ -583,10 +583,13 @@ impl World {
     }
 
     /// Another program writes the log's bytes, to a new file of its name or the same, and does not
-    /// flush. It may fail half-way. The close has reached the medium by then.
+    /// flush. It may fail half-way. The close has reached the medium by then, also behind a failed
+    /// flush.
     fn copy_log(&mut self) -> Step<()> {
         let (home, log) = (Path::new(DB), log_path(Path::new(DB)));
-        let closed = self.disk.open(home, OpenMode::ReadWrite).and_then(|home| home.sync());
+        let image = self.disk.sim().snapshot_file(home).unwrap_or_default();
+        let closed = self.disk.open(home, OpenMode::ReadWrite);
+        let closed = closed.and_then(|home| home.write_at(&image, 0).and_then(|()| home.sync()));
         if let Some(bytes) = self.disk.sim().snapshot_file(&log).filter(|_| closed.is_ok()) {
             // Only a seal tells of that.
             let in_place = self.setting.taste.room == Room::No && self.rng.below(2) == 0;

@@ -76,12 +76,8 @@ fn wal_of(bytes: &[u8]) -> bool {
 fn home_of(bytes: &[u8], file_bytes: u64) -> bool {
     let state = State::of_home(bytes, file_bytes);
     if state.kind == FileKind::Database {
-        let mark = home::HomeMark {
-            session: 9,
-            tid: onewrite_core::inspect::Tid(8),
-            whole: onewrite_core::inspect::Tid(5),
-            tentative: true,
-        };
+        let [whole, tid] = [5, 8].map(onewrite_core::inspect::Tid);
+        let mark = home::HomeMark { whole, tentative: true, ..home::HomeMark::new(9, tid) };
         assert_eq!(home::mark(&state.marked_header(mark)), Some(mark));
         assert_eq!(home::mark(&state.final_header()), None);
     }

@@ -172,8 +172,8 @@ pub mod home {
     pub const SESSION: usize = 72;
     /// While marked: the newest checkpoint's TID, u64; 0: unknown.
     pub const TID: usize = SESSION + 8;
-    /// While marked, u32: bit 0 while the log may be empty; above, how many TIDs up to [`TID`] may
-    /// have pages that are not at home.
+    /// While marked, u32: bit 0 while the log may be empty. Above bit 1: if that is set, the number
+    /// of streamed pages, else how many TIDs up to [`TID`] may have pages that are not at home.
     pub const FLAGS: usize = TID + 8;
     /// Bytes of the mark from [`SESSION`] on: all that SQLite reserves.
     pub const MARK_BYTES: usize = FLAGS + 4 - SESSION;
@@ -216,7 +216,7 @@ pub mod slot {
     /// Block 0 and two slots.
     pub const BLOCKS_BEFORE_RING: u64 = 3;
     pub const MAGIC: u64 = u64::from_le_bytes(*b"onewrite");
-    pub const VERSION: u32 = 4;
+    pub const VERSION: u32 = 5;
     pub const AT_MAGIC: usize = 0;
     pub const AT_VERSION: usize = AT_MAGIC + 8;
     pub const AT_BLOCK_BYTES: usize = AT_VERSION + 4;
@@ -289,11 +289,12 @@ pub mod record {
     pub const KIND_FRAMES: u8 = 3;
     /// Length u16, token u64, session u64, path of a database.
     pub const KIND_DECIDER: u8 = 4;
-    /// Index of streamed images: count, position, crc32c, each u32.
+    /// Streamed images: count, position and crc32c of their index, number of those at home, each
+    /// u32.
     pub const KIND_STREAM: u8 = 5;
     /// Before pages, images or a path: kind, a number u16, and padding or a page number.
     pub const ENTRY_HEAD_BYTES_MAX: usize = 3 + 5;
-    pub const STREAM_BYTES: usize = 12;
+    pub const STREAM_BYTES: usize = 16;
     /// Page, position, crc32c, each u32.
     pub const STREAM_ITEM_BYTES: usize = 12;
     /// The lowest bits of a piece's length are its kind.

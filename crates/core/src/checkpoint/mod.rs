@@ -15,14 +15,14 @@ use crate::base::memory::{self, Room};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid, whole_pages};
 use crate::database::{Database, HomeFile, LiveDatabase};
-use crate::disk::DiskFile;
 use crate::disk::image_file::ImageFile;
 use crate::disk::stats::Stats;
+use crate::disk::{DiskFile, random};
 use crate::log::ring::StreamedImages;
 use crate::pages::image::Image;
 use crate::pages::table::ImageLocation;
 use crate::shared::words::RecoveryDebt;
-use crate::sqlite_format::home::{FileKind, HomeMark, State};
+use crate::sqlite_format::home::{self, FileKind, HomeMark, State};
 
 const RUN_BYTES: usize = 256 << 10;
 /// Bytes in memory for snapshots; more go to a temporary file.
@@ -196,8 +196,18 @@ pub fn tell(db: &Database, live: &mut LiveDatabase, tid: Tid, whole: Tid) -> Res
         return Ok(());
     }
     debug_assert!(live.log.has_begun(), "home gets what is durable");
-    live.home.mark = HomeMark { tid, whole, tentative: false, ..live.home.mark };
-    write_mark(db, live)
+    live.home.mark = HomeMark { whole, ..HomeMark::new(live.home.mark.session, tid) };
+    write_mark(db, live.home.mark)
+}
+
+/// All pages that the next record needs at home are there. The number for the record: a copy of
+/// home from before does not have it (rule HomeFitsLog).
+pub fn tell_streamed(db: &Database, live: &LiveDatabase) -> Result<u32> {
+    db.check_mark(live)?;
+    let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
+    let streamed = 1 + random()? as u32 % home::NUMBER_MAX;
+    write_mark(db, HomeMark { streamed, ..mark })?;
+    Ok(streamed)
 }
 
 /// This guards against a log put back by hand, not against a power cut, so it is not flushed (rule
@@ -209,7 +219,10 @@ pub fn settle_mark(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     live.home.mark.tentative = false;
     // Another process may have brought pages home, and told more.
     match db.read_mark()? {
-        Some(mark) if mark.tentative => write_mark(db, live),
+        Some(mark) if mark.tentative => {
+            live.home.mark = HomeMark { tentative: false, ..mark };
+            write_mark(db, live.home.mark)
+        }
         _ => Ok(()),
     }
 }
@@ -244,15 +257,14 @@ fn tell_record(db: &Database, live: &mut LiveDatabase, tid: Tid) -> Result<()> {
     live.home.mark = match db.read_mark()? {
         // A later checkpoint told more.
         Some(mark) if mark.tid >= tid => mark,
-        _ => HomeMark { tid, whole: live.log.slot().base_tid, tentative: false, ..live.home.mark },
+        _ => HomeMark { whole: live.log.slot().base_tid, ..HomeMark::new(live.home.mark.session, tid) },
     };
-    write_mark(db, live)?;
+    write_mark(db, live.home.mark)?;
     db.sync_home()
 }
 
-fn write_mark(db: &Database, live: &LiveDatabase) -> Result<()> {
-    let told = live.home.mark.encode();
-    db.home.write_at(&told, at::SESSION as u64).context(|| db.what("cannot write the header of"))
+fn write_mark(db: &Database, mark: HomeMark) -> Result<()> {
+    db.home.write_at(&mark.encode(), at::SESSION as u64).context(|| db.what("cannot write the header of"))
 }
 
 /// Writes unflushed, after keeping the images that older snapshots read.

@@ -10,7 +10,7 @@ use crate::base::memory;
 use crate::base::options::Options;
 use crate::base::rules::{Case, keeps};
 use crate::base::types::PageNo;
-use crate::checkpoint::{checkpoint_with_room, growth};
+use crate::checkpoint::{checkpoint_with_room, growth, tell_streamed};
 use crate::database::{Database, LiveDatabase};
 use crate::log::facts::Facts;
 use crate::log::record::StreamIndex;
@@ -110,14 +110,19 @@ fn gather(run: &mut Vec<u8>, txn: &Txn, pages: &[PageNo]) {
     debug_assert!(run.len() == pages.len() * txn.page_bytes as usize, "all are in the overlay");
 }
 
-/// Nothing streams behind it: the index is written, and home flushed. A failed flush poisons.
+/// Nothing streams behind it: the index is written, home marked and flushed. A failed flush
+/// poisons.
 pub fn finish(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<()> {
-    if txn.streamed.at_home() > 0 && keeps(Case::StreamedHomeFirst) {
-        db.sync_home().map_err(|e| db.poison(e))?;
+    let in_log = txn.streamed.len() - txn.streamed.at_home();
+    let mut index = StreamIndex { count: in_log, ..StreamIndex::default() };
+    if txn.streamed.at_home() > 0 {
+        index.at_home = tell_streamed(db, live)?;
+        if keeps(Case::StreamedHomeFirst) {
+            db.sync_home().map_err(|e| db.poison(e))?;
+        }
     }
-    let mut index = StreamIndex { count: txn.streamed.len() - txn.streamed.at_home(), index: 0, crc: 0 };
-    if index.count == 0 {
-        return Ok(());
+    if in_log == 0 {
+        return if index.at_home > 0 { live.encoder.add_stream(index) } else { Ok(()) };
     }
     let mut position = live.log.stream_tail();
     index.index = stream_units(position)?;

@@ -28,13 +28,16 @@ pub struct RecordHead {
     pub change_counter: u32,
 }
 
-/// Images that were streamed before the commit; their number may be 0.
+/// Images that were streamed before the commit, if any were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamIndex {
+    /// Of images in the log.
     pub count: u32,
     /// In units of 512 bytes.
     pub index: u32,
     pub crc: u32,
+    /// Number of those at home, as in its mark; 0: none are there.
+    pub at_home: u32,
 }
 
 impl StreamIndex {
@@ -147,7 +150,8 @@ impl Encoder {
     pub fn add_stream(&mut self, stream: StreamIndex) -> Result<()> {
         self.buf.room(1 + at::STREAM_BYTES + END_BYTES)?;
         self.buf.push(at::KIND_STREAM);
-        [stream.count, stream.index, stream.crc].iter().for_each(|n| self.buf.extend_from_slice(&n.to_le_bytes()));
+        let StreamIndex { count, index, crc, at_home } = stream;
+        [count, index, crc, at_home].iter().for_each(|n| self.buf.extend_from_slice(&n.to_le_bytes()));
         Ok(())
     }
 
@@ -314,8 +318,9 @@ impl<'a> Record<'a> {
                     take_decider(rest)?;
                 }
                 at::KIND_STREAM => {
-                    let [count, index, crc] = [take(rest)?, take(rest)?, take(rest)?].map(|n| u32::from_le_bytes(*n));
-                    return Some(StreamIndex { count, index, crc }).filter(|_| count > 0);
+                    let fields = [take(rest)?, take(rest)?, take(rest)?, take(rest)?];
+                    let [count, index, crc, at_home] = fields.map(|field| u32::from_le_bytes(*field));
+                    return Some(StreamIndex { count, index, crc, at_home }).filter(|_| count > 0 || at_home > 0);
                 }
                 _ => return None,
             }
@@ -427,7 +432,7 @@ mod tests {
 
     #[test]
     fn a_streamed_index_is_the_last_entry() {
-        let stream = StreamIndex { count: 3, index: 8, crc: 9 };
+        let stream = StreamIndex { count: 3, index: 8, crc: 9, at_home: 4 };
         let mut e = Encoder::default();
         e.clear();
         e.add_delta(PageNo(70_000), Some(&[7; 512]), &[8; 512]).unwrap();
@@ -439,6 +444,11 @@ mod tests {
         e.add_stream(stream).unwrap();
         e.add_delta(PageNo(1), Some(&[7; 512]), &[8; 512]).unwrap();
         assert!(Record::decode(e.finish(&head()).0, 512).is_none(), "an entry lies behind it");
+        for at_home in [0, 4] {
+            e.clear();
+            e.add_stream(StreamIndex { at_home, ..StreamIndex::default() }).unwrap();
+            assert_eq!(Record::decode(e.finish(&head()).0, 512).is_some(), at_home > 0, "a stream of nothing");
+        }
         e.clear();
         let record = e.finish(&head()).0;
         assert_eq!(record.len(), 48);

@@ -194,7 +194,7 @@ mod tests {
             put(&mut b, at::AT_CRC, &crc.to_le_bytes());
             Slot::decode(&b, 2 << 20)
         };
-        assert_eq!([0, 3, 4, 5].map(of), [None, None, Some(slot()), None]);
+        assert_eq!([0, 4, 5, 6].map(of), [None, None, Some(slot()), None]);
     }
 
     #[test]

@@ -319,7 +319,7 @@ mod tests {
                     each(
                         name,
                         &Told {
-                            mark: Some(HomeMark { session, tid: LAST, whole, tentative: bit(1) }),
+                            mark: Some(HomeMark { whole, tentative: bit(1), ..HomeMark::new(session, LAST) }),
                             slots: slots.clone(),
                             journal: bit(2),
                             home_whole: bit(3),

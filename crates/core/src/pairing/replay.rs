@@ -117,6 +117,7 @@ impl Replay<'_> {
         let mut decider = None;
         // Checkpoints bring home only recorded states: a log of another history lacks home's TID.
         let mut fits = mark.is_none_or(|mark| mark.tid == slot.base_tid);
+        let mut lacks_streamed = false;
         let end = log.scan_decided(
             slot,
             told,
@@ -134,6 +135,8 @@ impl Replay<'_> {
                 state = applier.apply(&state, record)?;
                 page_count_min = page_count_min.min(state.page_count);
                 fits |= mark.is_some_and(|mark| mark.tid == record.head.tid);
+                lacks_streamed |= record.stream.at_home > 0
+                    && mark.is_some_and(|mark| mark.tid < record.head.tid && mark.streamed != record.stream.at_home);
                 if !record.is_of_recovery() {
                     report.transactions += 1;
                     report.tids = Some((report.tids.map_or(record.head.tid, |t| t.0), record.head.tid));
@@ -145,6 +148,9 @@ impl Replay<'_> {
             report.lost = Some(self.allow_loss(rot)?);
         }
 
+        if lacks_streamed {
+            return Ok(Led::HomeOlder);
+        }
         if !fits && !slot.in_place {
             return Ok(Led::HomeNewer);
         }

@@ -30,6 +30,9 @@ pub struct HomeMark {
     pub tid: Tid,
     /// The newest one that is, with all before, wholly at home; below `tid` during a checkpoint.
     pub whole: Tid,
+    /// Number of the streamed pages of the next transaction that are behind home's end, if not 0;
+    /// `whole` is `tid` then.
+    pub streamed: u32,
     /// The slot may not be durable yet, and nothing else of the session is (rule
     /// SlotWithFirstRecord).
     pub tentative: bool,
@@ -37,14 +40,16 @@ pub struct HomeMark {
 
 /// The session may have left nothing in the log.
 const TENTATIVE: u32 = 1;
-/// Above the flag: how far `whole` is behind.
-const BEHIND_SHIFT: u32 = 1;
-const BEHIND_MAX: u64 = (1 << (u32::BITS - BEHIND_SHIFT)) - 1;
+/// The number above the flags is that of streamed pages, else how far `whole` is behind.
+const STREAMED: u32 = 2;
+const NUMBER_SHIFT: u32 = 2;
+/// The greatest number.
+pub const NUMBER_MAX: u32 = u32::MAX >> NUMBER_SHIFT;
 
 impl HomeMark {
     /// With a durable slot and complete checkpoints.
     pub fn new(session: u64, tid: Tid) -> HomeMark {
-        HomeMark { session, tid, whole: tid, tentative: false }
+        HomeMark { session, tid, whole: tid, streamed: 0, tentative: false }
     }
 
     /// From [`at::SESSION`] on.
@@ -52,8 +57,12 @@ impl HomeMark {
         let mut b = [0; at::MARK_BYTES];
         put(&mut b, 0, &self.session.to_le_bytes());
         put(&mut b, at::TID - at::SESSION, &self.tid.0.to_le_bytes());
-        let behind = self.tid.0.saturating_sub(self.whole.0).min(BEHIND_MAX) as u32;
-        let flags = if self.tentative { TENTATIVE } else { 0 } | behind << BEHIND_SHIFT;
+        let number = match self.streamed {
+            0 => self.tid.0.saturating_sub(self.whole.0).min(NUMBER_MAX.into()) as u32,
+            streamed => streamed.min(NUMBER_MAX),
+        };
+        let flags = if self.tentative { TENTATIVE } else { 0 } | if self.streamed > 0 { STREAMED } else { 0 };
+        let flags = flags | number << NUMBER_SHIFT;
         put(&mut b, at::FLAGS - at::SESSION, &flags.to_le_bytes());
         b
     }
@@ -298,8 +307,10 @@ pub fn mark(header: &[u8]) -> Option<HomeMark> {
     let session = le_u64(header, at::SESSION).filter(|_| marked)?;
     // A cut-short header says nothing.
     let (tid, flags) = (le_u64(header, at::TID).unwrap_or(0), le_u32(header, at::FLAGS).unwrap_or(0));
-    let whole = Tid(tid.saturating_sub((flags >> BEHIND_SHIFT).into()));
-    Some(HomeMark { session, tid: Tid(tid), whole, tentative: flags & TENTATIVE != 0 })
+    let number = flags >> NUMBER_SHIFT;
+    let (streamed, behind) = if flags & STREAMED != 0 { (number, 0) } else { (0, number) };
+    let whole = Tid(tid.saturating_sub(behind.into()));
+    Some(HomeMark { session, tid: Tid(tid), whole, streamed, tentative: flags & TENTATIVE != 0 })
 }
 
 /// Removes the mark.
@@ -378,9 +389,13 @@ mod tests {
     fn a_mark_comes_off_without_a_trace_and_each_header_on_home_has_another_counter() {
         let state = State::of_home(&header(), 3 * 4096);
         assert_eq!((state.kind, state.page_count, state.change_counter), (FileKind::Database, 3, 7));
-        let on = HomeMark { session: 99, tid: Tid(98), whole: Tid(90), tentative: true };
+        let on = HomeMark { whole: Tid(90), tentative: true, ..HomeMark::new(99, Tid(98)) };
         let mut marked = state.marked_header(on);
         assert_eq!(mark(&marked), Some(on));
+        for streamed in [1, NUMBER_MAX] {
+            let on = HomeMark { streamed, ..HomeMark::new(99, Tid(98)) };
+            assert_eq!(mark(&state.marked_header(on)), Some(on));
+        }
         assert_ne!(marked[24..28], state.header[24..28]);
         assert_ne!(marked[24..28], state.final_header()[24..28]);
         unmark(&mut marked);

@@ -11,7 +11,7 @@ const LOG: &str = "-onewrite";
 /// Of blocks of 4 KiB the second holds a slot; its version is behind the magic.
 const SLOT: usize = 4096;
 /// No released version has written an earlier one.
-const FIRST: u32 = 4;
+const FIRST: u32 = 5;
 const NOTES: i64 = 60;
 /// What `make` leaves.
 const EXPECTED: (i64, i64, i64) = (52, 11, 1_578);
@@ -109,22 +109,22 @@ fn files_of_every_version_are_read_and_written() {
 fn a_log_of_another_version_is_set_aside_or_refused_by_its_number() {
     let dir = tempfile::tempdir().unwrap();
     unpack(&kept().join(format!("log-{FIRST}")), dir.path());
-    let of_version_3 = |name: &str| {
+    let of_version_4 = |name: &str| {
         let log = dir.path().join(format!("{name}{LOG}"));
         let mut bytes = fs::read(&log).unwrap();
         for slot in [SLOT, 2 * SLOT] {
-            bytes[slot + 8] = 3;
+            bytes[slot + 8] = 4;
         }
         fs::write(&log, &bytes).unwrap();
         (dir.path().join(name), log, bytes)
     };
-    let (crashed, log, bytes) = of_version_3("crashed.db");
+    let (crashed, log, bytes) = of_version_4("crashed.db");
     let home = fs::read(&crashed).unwrap();
     let why = explain(&open(&crashed, "require=1").unwrap_err()).1;
-    assert!(why.contains("has version 3 of its format"), "{why}");
+    assert!(why.contains("has version 4 of its format"), "{why}");
     assert!(fs::read(&crashed).unwrap() == home && fs::read(&log).unwrap() == bytes, "they have changed");
 
-    let (closed, log, bytes) = of_version_3("closed.db");
+    let (closed, log, bytes) = of_version_4("closed.db");
     let db = open(&closed, "require=1").unwrap();
     db.execute_batch("INSERT INTO note VALUES (1000, 'of a later version')").unwrap();
     drop(db);

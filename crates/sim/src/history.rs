@@ -55,6 +55,8 @@ struct World {
     /// The present processes met a fault.
     faulty: bool,
     full: bool,
+    /// On a full disk, no process could recover the database since the last one ended.
+    unrecovered: bool,
     points: u64,
     /// One session follows another in the log.
     brief: bool,
@@ -147,6 +149,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         trouble,
         faulty: false,
         full: false,
+        unrecovered: false,
         points,
         brief: is_brief(seed),
         crashed: false,
@@ -308,10 +311,12 @@ impl World {
             Err(e) => {
                 // A failed begin may leave locks.
                 let _ = self.clients[i].end();
+                self.unrecovered = matches!(e, Error::Full(_));
                 self.tolerate(&e, "begin")?;
                 return Ok(false);
             }
         };
+        self.unrecovered = false;
         let latest = self.oracle.lock().latest().clone();
         if bytes != latest.bytes() as u64 {
             return Err(self.bad(format!("a reader sees {bytes} bytes instead of {}", latest.bytes())));
@@ -545,7 +550,7 @@ impl World {
         }
         self.verdict()?;
         // A poisoned database stays marked, for recovery.
-        if any && !self.faulty {
+        if any && !self.faulty && !self.unrecovered {
             self.oracle.lock().settle();
             let state = self.oracle.lock().latest().clone();
             let sticky = self.setting.options.iter().any(|(name, value)| name == "sticky" && value == "1");

@@ -66,18 +66,26 @@ impl Allowed {
         Self { files: prints.map(|print| vec![print]), joint: false }
     }
 
-    /// The states' indexes (the last of equal ones).
+    /// The states' indexes: of equal ones the last, or the last before a transaction over both
+    /// that one of them lacks.
     pub(super) fn find(&self, prints: [Print; 2]) -> Result<[usize; 2], String> {
+        let last = |file: usize, but: usize| {
+            let mut states = self.files[file].iter().take(self.files[file].len().saturating_sub(but));
+            states.rposition(|state| *state == prints[file])
+        };
         let mut found = [0; 2];
         for file in 0..2 {
-            let Some(at) = self.files[file].iter().rposition(|state| *state == prints[file]) else {
+            let Some(at) = last(file, 0) else {
                 return Err(format!("{} is {:?}, of none of {:?}", FILES[file], prints[file], self.files[file]));
             };
             found[file] = at;
         }
         let newest = |file: usize| found[file] + 1 == self.files[file].len();
         if self.joint && newest(0) != newest(1) {
-            return Err(format!("a transaction over both databases is in one of them ({found:?} of {:?})", self.files));
+            let file = usize::from(newest(1));
+            found[file] = last(file, 1).ok_or_else(|| {
+                format!("a transaction over both databases is in one of them ({found:?} of {:?})", self.files)
+            })?;
         }
         Ok(found)
     }

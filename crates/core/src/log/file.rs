@@ -15,7 +15,7 @@ use super::slot::Slot;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home::HEADER_BYTES;
 use crate::base::layout::{
-    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, STREAM_UNIT, le_u64, record as at, shared, slot,
+    BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, LOG_SUFFIX, STREAM_UNIT, le_u32, le_u64, record as at, shared, slot,
 };
 use crate::base::memory::{self, Room};
 use crate::base::rules::{Case, keeps};
@@ -406,21 +406,24 @@ impl LogFile {
         Ok(end)
     }
 
-    /// Its decider, if no record follows.
+    /// Its decider, if no record follows, whole or not: nothing begins behind an undecided one.
     pub fn undecided(&self, slot: &Slot, record: &Record<'_>, next: &LogCursor) -> Result<Option<Decider>> {
         let Some(decider) = record.decider() else { return Ok(None) };
-        let follows = self.next_record(slot, next, &Window::default(), &mut Vec::new(), |_, _| Ok(()))?;
-        Ok(follows.is_none().then_some(decider))
+        let follows = self.begins(slot, next, |head| le_u32(head, at::AT_PREV_CRC) == Some(next.prev_crc))?;
+        Ok((!follows).then_some(decider))
     }
 
     /// The record may be whole or not: its head is written first (rule FlushedStays).
     pub fn is_begun(&self, slot: &Slot, cursor: &LogCursor) -> Result<bool> {
+        self.begins(slot, cursor, |head| le_u64(head, at::AT_TID).is_some_and(|tid| tid > cursor.last_tid.0))
+    }
+
+    fn begins(&self, slot: &Slot, cursor: &LogCursor, fits: impl Fn(&[u8]) -> bool) -> Result<bool> {
         for at in next_places(slot, cursor.tail) {
-            let mut head = [0; at::AT_DURABLE_TID];
+            let mut head = [0; at::HEADER_BYTES];
             let from = slot.ring_at() + at.0 % slot.ring_bytes;
             let head = read_part(&*self.file, &mut head, from).context(|| self.what("cannot read"))?;
-            let tid = le_u64(head, at::AT_TID);
-            if le_u64(head, at::AT_SALT) == Some(slot.salt) && tid.is_some_and(|tid| tid > cursor.last_tid.0) {
+            if le_u64(head, at::AT_SALT) == Some(slot.salt) && fits(head) {
                 return Ok(true);
             }
         }

@@ -197,3 +197,39 @@ fn hot_journal_behind_a_close(is_slot_lost: bool) {
     drop(db);
     assert_eq!(one::<i64>(&open_stock(&path), "SELECT count(*) FROM t"), 3);
 }
+
+/// A transaction over two files is decided where another record follows, and the decision is
+/// overwritten then. Damage to that record took both transactions from one file.
+#[test]
+fn a_record_that_was_damaged_decides_the_transaction_over_two_files_before_it() {
+    const LAST: &str = "behind the transaction over two files";
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let db = open(&path("first.db"), "idle=0").unwrap();
+    for name in ["second", "third"] {
+        let uri = format!("file:{}?vfs=onewrite&idle=0", path(&format!("{name}.db")).display());
+        db.execute(&format!("ATTACH ?1 AS {name}"), [uri]).unwrap();
+        db.execute_batch(&format!("CREATE TABLE {name}.t(x)")).unwrap();
+    }
+    db.execute_batch("CREATE TABLE main.t(x)").unwrap();
+    let both = |other: &str| {
+        db.execute_batch(&format!("BEGIN; INSERT INTO main.t VALUES (7); INSERT INTO {other}.t VALUES (7); COMMIT"))
+    };
+    both("second").unwrap();
+    db.execute("INSERT INTO second.t VALUES (?1)", [LAST]).unwrap();
+    // There is room for so few decisions in a log.
+    (0..40).for_each(|_| both("third").unwrap());
+    let crashed = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(dir.path()).unwrap().map(Result::unwrap) {
+        std::fs::copy(file.path(), crashed.path().join(file.file_name())).unwrap();
+    }
+    let log = crashed.path().join("second.db-onewrite");
+    let mut bytes = std::fs::read(&log).unwrap();
+    let at = bytes.windows(LAST.len()).position(|window| window == LAST.as_bytes()).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&log, bytes).unwrap();
+    let second = open(&crashed.path().join("second.db"), "").unwrap();
+    assert_eq!(one::<String>(&second, "SELECT group_concat(x) FROM t"), "7");
+    let first = open(&crashed.path().join("first.db"), "").unwrap();
+    assert_eq!(one::<i64>(&first, "SELECT count(*) FROM t"), 41);
+}

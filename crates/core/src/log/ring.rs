@@ -577,23 +577,20 @@ impl Log {
         if std::mem::take(&mut self.older_slot) { self.write_slot() } else { Ok(()) }
     }
 
-    /// [`Log::invalidate`] then needs no flush: the records or the clean slot prove the close to a
-    /// recovery (rule CloseProven).
+    /// [`Log::invalidate`] then needs no flush: this process wrote the newest slot, which is
+    /// durable, and the records or the clean slot prove the close to a recovery (rule CloseProven).
     pub fn proves_close(&self) -> bool {
-        self.owns_slot() && !self.decided_elsewhere
-    }
-
-    /// This process wrote the newest slot, known to be durable.
-    fn owns_slot(&self) -> bool {
-        self.has_begun() && !self.recovered
+        self.has_begun() && !self.recovered && !self.decided_elsewhere
     }
 
     /// The mark is off, flushed unless [`Log::proves_close`]; with `wipes`, it is flushed, and the
     /// ring becomes zeros (rule NothingLeftBehind). Shrinks a grown ring (rule SlotBeforeReuse).
     pub fn invalidate(&mut self, stream: StreamedImages, wipes: bool) -> Result<()> {
-        // The next session may begin without a flush: it proves this slot durable, and no older one
-        // counts (rule SlotWithFirstRecord).
-        let begun = self.owns_slot();
+        // The next session may begin without a flush, and follows this one: it must be on the
+        // medium before a slot says that it is over (rule SlotWithFirstRecord).
+        if !self.has_begun() {
+            self.log.flush()?;
+        }
         self.slot.live = false;
         let small = self.closed_bytes() - self.ring_at();
         // While one slot is of a live session, records may lead to the part that goes.
@@ -607,7 +604,7 @@ impl Log {
         if cuts && keeps(Case::LogGivenBack) {
             self.put_slot()?;
         }
-        if !begun || wipes || (cuts && keeps(Case::LogGivenBack)) {
+        if self.recovered || wipes || (cuts && keeps(Case::LogGivenBack)) {
             self.log.flush()?;
         }
         // Before, a mark that comes back may need the records.

@@ -389,6 +389,41 @@ fn a_power_cut_behind_the_mark_beside_a_log_that_was_copied() {
     }
 }
 
+/// A session without a commit, whose end is cut short or fails, and the beginning of the next one.
+#[test]
+fn a_power_cut_behind_a_close_without_a_commit_that_failed_or_was_killed() {
+    let begin = |disk: &SimDisk| {
+        let mut c = open(disk, DB);
+        c.lock(LockLevel::Shared).and_then(|()| c.lock(LockLevel::Reserved)).map(|_| c)
+    };
+    let run = |troubled: &dyn Fn(&SimDisk)| {
+        let disk = SimDisk::new(SimConfig::default());
+        (6..8).for_each(|byte| session(&disk, DB, 2, 2, byte));
+        let mut c = begin(&disk).unwrap();
+        c.unlock(LockLevel::None).unwrap();
+        troubled(&disk);
+        (c.close().is_ok(), disk.survive())
+    };
+    let after = |killed: &SimDisk, case: &str| {
+        let c = begin(killed).unwrap_or_else(|e| panic!("{case}: {e}"));
+        for (n, cut) in crashes(killed, 30).enumerate() {
+            assert_eq!(found(&cut, DB, &format!("{case}, cut {n}")), 7);
+        }
+        drop(c);
+    };
+    let stopped = (1..).find(|stop| {
+        let (closed, killed) = run(&|disk| disk.stop_after(*stop));
+        after(&killed, &format!("stopped behind {stop} operations"));
+        closed
+    });
+    let failed = (1..).find(|nth| {
+        let (closed, killed) = run(&|disk| disk.fail_nth(Op::Sync, *nth, ErrorKind::Other));
+        after(&killed, &format!("flush {nth} failed"));
+        closed
+    });
+    assert!(stopped > Some(3) && failed > Some(2), "{stopped:?} operations, {failed:?} flushes");
+}
+
 /// Its first process was killed before it had marked home.
 #[test]
 fn a_power_cut_beside_a_log_that_was_copied_before_its_first_close() {

@@ -13,7 +13,7 @@ use onewrite_core::inspect::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, slot};
 use onewrite_core::inspect::{LogFile, log_path};
 use parking_lot::Mutex;
 
-use crate::hook::{HookDisk, Operation};
+use crate::hook::{HookDisk, Operation, Point};
 use crate::model::{ASSIGNED, Plan, State, Taste, same};
 use crate::pager::{Client, Course};
 
@@ -183,6 +183,43 @@ fn survives(setting: &Setting, again: &SimDisk, what: &str, expected: &Arc<State
     read_all(&mut client, bytes, std::slice::from_ref(expected)).map(drop).map_err(bad)
 }
 
+/// Cuts the power within the session that follows a recovery.
+#[derive(Default)]
+struct NextSession {
+    /// The states that a cut may leave now; empty: none is made.
+    allowed: Mutex<Vec<Arc<State>>>,
+    found: Mutex<Option<Violation>>,
+}
+
+impl NextSession {
+    fn point(self: Arc<Self>, setting: &Setting, mut rng: SplitMix64) -> Point {
+        let setting = setting.clone();
+        Box::new(move |_, inside| {
+            let allowed = self.allowed.lock().clone();
+            if allowed.is_empty() || rng.below(12) > 0 || self.found.lock().is_some() {
+                return;
+            }
+            setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
+            let cut = inside().crash(rng.next_u64());
+            let seen = connect(&HookDisk::new(cut.clone(), None), &setting).and_then(|mut client| {
+                let (_, bytes) = client.begin().map_err(|e| e.to_string())?;
+                read_all(&mut client, bytes, &allowed).map(drop)
+            });
+            *self.found.lock() = seen
+                .err()
+                .map(|what| Violation::on(&cut, format!("{what}, after recovery and a crash in the next session")));
+        })
+    }
+
+    fn allow(&self, states: Vec<Arc<State>>) {
+        *self.allowed.lock() = states;
+    }
+
+    fn verdict(&self) -> Result<(), Violation> {
+        self.found.lock().take().map_or(Ok(()), Err)
+    }
+}
+
 /// Checks the disk after a crash (or a kill): it holds a state of `allowed`; another recovery, also
 /// after a crash in the first one, gives the same; the database can be used and closed.
 /// `unflushed`: the states that a crash may leave before recovery has flushed a killed process's
@@ -198,7 +235,8 @@ pub fn check(
     setting.counts.crashes.fetch_add(1, Ordering::Relaxed);
     disk.set_capacity(ROOMY);
     let after = disk.survive();
-    let hooked = HookDisk::new(after.clone(), None);
+    let next = Arc::new(NextSession::default());
+    let hooked = HookDisk::new(after.clone(), Some(next.clone().point(setting, rng.clone())));
     let bad = |what: String| Violation::on(&after, what);
     let marked = is_marked(disk);
     let mut client = connect(&hooked, setting).map_err(bad)?;
@@ -220,13 +258,18 @@ pub fn check(
         client.begin().map_err(|e| bad(format!("cannot read after recovery: {e}")))?;
         let plan = Plan::draw(&last, setting.taste, rng);
         let course = Course::COMMIT;
+        // Of a killed process, all may not be on the medium yet.
+        let unflushed = unflushed.iter().chain([&found, &plan.next]);
+        next.allow(unflushed.cloned().collect());
         let written = client.write(&last, &plan, course, &mut |_| {}, &mut || {});
         written.map_err(|e| bad(format!("cannot write after recovery: {e}")))?;
         client.end().map_err(|e| bad(format!("cannot end a write after recovery: {e}")))?;
         last = plan.next;
         survives(setting, &after.crash(rng.next_u64()), "a commit", &last)?;
+        next.allow(vec![last.clone()]);
     }
     client.close().map_err(|e| bad(format!("cannot close after recovery: {e}")))?;
+    next.verdict()?;
     if setting.options.iter().any(|(name, value)| name == "sticky" && value == "1") {
         return Ok(());
     }

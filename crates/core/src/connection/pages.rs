@@ -252,6 +252,8 @@ impl Connection {
             let Some(txn) = self.role.txn_mut() else { return Ok(()) };
             let mut writer = db.writer.lock();
             let live = writer.as_mut().ok_or_else(|| Error::Misuse("a write without a log".into()))?;
+            // Also the pages that a rollback writes.
+            db.check(live.member())?;
             if txn.streamed.is_empty() {
                 let options = db.inner.lock().options.clone();
                 stream::begin(db, live, &options, txn)?;

@@ -78,6 +78,7 @@ pub fn catch_up(db: &Database, member: &Member, inner: &mut DatabaseState, reach
         }
         return Err(lost(member, inner.published.tid.next()));
     }
+    inner.check()?;
     Err(Error::Busy("other processes write faster than this one can follow".into()))
 }
 

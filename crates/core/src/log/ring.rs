@@ -574,7 +574,11 @@ impl Log {
     /// Makes the older slot not count. It could replay records over pages in place, end before a
     /// record whose streamed images are gone, or fit an older copy of home.
     pub fn settle_slots(&mut self) -> Result<()> {
-        if std::mem::take(&mut self.older_slot) { self.write_slot() } else { Ok(()) }
+        if self.older_slot {
+            self.write_slot()?;
+            self.older_slot = false;
+        }
+        Ok(())
     }
 
     /// [`Log::invalidate`] then needs no flush: this process wrote the newest slot, which is

@@ -55,6 +55,13 @@ fn a_plain_file_is_read_beside_a_process_that_failed() {
     check(109_454, &Arc::default());
 }
 
+/// The write of a slot failed. The pages that the rollback wrote streamed, too, and others were
+/// told of that slot.
+#[test]
+fn a_rollback_behind_a_slot_that_was_not_written() {
+    check(7_003_811, &Arc::default());
+}
+
 /// A process that had detached came again while another could not flush the mark of a session: the
 /// database was busy, not poisoned.
 #[test]

@@ -203,8 +203,7 @@ pub fn tell(db: &Database, live: &mut LiveDatabase, tid: Tid, whole: Tid) -> Res
 /// All pages that the next record needs at home are there. The number for the record: a copy of
 /// home from before does not have it (rule HomeFitsLog).
 pub fn tell_streamed(db: &Database, live: &LiveDatabase) -> Result<u32> {
-    db.check_mark(live)?;
-    let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
+    let mark = db.check_mark(live)?.unwrap_or(live.home.mark);
     let streamed = 1 + random()? as u32 % home::NUMBER_MAX;
     write_mark(db, HomeMark { streamed, ..mark })?;
     Ok(streamed)

@@ -113,16 +113,19 @@ fn gather(run: &mut Vec<u8>, txn: &Txn, pages: &[PageNo]) {
 /// Nothing streams behind it: the index is written, home marked and flushed. A failed flush
 /// poisons.
 pub fn finish(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<()> {
-    let in_log = txn.streamed.len() - txn.streamed.at_home();
-    let mut index = StreamIndex { count: in_log, ..StreamIndex::default() };
-    if txn.streamed.at_home() > 0 {
+    if txn.streamed.is_empty() {
+        return Ok(());
+    }
+    let at_home = txn.streamed.at_home();
+    let mut index = StreamIndex { count: txn.streamed.len() - at_home, ..StreamIndex::default() };
+    if at_home > 0 {
         index.at_home = tell_streamed(db, live)?;
         if keeps(Case::StreamedHomeFirst) {
             db.sync_home().map_err(|e| db.poison(e))?;
         }
     }
-    if in_log == 0 {
-        return if index.at_home > 0 { live.encoder.add_stream(index) } else { Ok(()) };
+    if index.count == 0 {
+        return live.encoder.add_stream(index);
     }
     let mut position = live.log.stream_tail();
     index.index = stream_units(position)?;

@@ -20,13 +20,10 @@ pub fn may_have_mark(live: &LiveDatabase, mark: Option<HomeMark>) -> bool {
 }
 
 impl Database {
-    /// Another file copied over home poisons every process (rule HomeFitsLog).
-    pub fn check_mark(&self, live: &LiveDatabase) -> Result<()> {
-        if may_have_mark(live, self.read_mark()?) {
-            Ok(())
-        } else {
-            Err(self.overwritten(live, &mut self.inner.lock()))
-        }
+    /// Home's mark. Another file copied over home poisons every process (rule HomeFitsLog).
+    pub fn check_mark(&self, live: &LiveDatabase) -> Result<Option<HomeMark>> {
+        let mark = self.read_mark()?;
+        if may_have_mark(live, mark) { Ok(mark) } else { Err(self.overwritten(live, &mut self.inner.lock())) }
     }
 
     pub fn overwritten(&self, live: &LiveDatabase, inner: &mut DatabaseState) -> Error {

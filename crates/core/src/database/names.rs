@@ -67,11 +67,7 @@ impl Database {
     /// seal tells whether it did, and where the file system makes none, a change of names. Removes
     /// a log that cannot be flushed: the next flush would answer that all is on the medium.
     pub fn flush_found_log(&self, log: &LogFile) -> Result<()> {
-        let is_on_medium = match log.has_no_seal()? {
-            true => self.names_noted(log)?.1,
-            false => log.sealed()?.is_some(),
-        };
-        if is_on_medium {
+        if log.sealed()?.is_some() || (log.has_no_seal()? && self.names_noted(log)?.1) {
             return Ok(());
         }
         let flushed = log.flush();

@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io;
+use std::path::Path;
 
 use memmap2::{MmapMut, MmapOptions};
 
@@ -71,6 +72,20 @@ impl MappedFile {
 pub(crate) fn peek(at: *const u8) -> u8 {
     // SAFETY: as the tests that call it promise.
     unsafe { at.read_volatile() }
+}
+
+/// Whether the first to open this file for writing gets a copy of it, as in a container whose image
+/// has the file. What is mapped of a file that was opened for reading before stays the original.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn is_copied_to_write(path: &Path) -> bool {
+    // OVERLAYFS_SUPER_MAGIC
+    rustix::fs::statfs(path).is_ok_and(|system| system.f_type == 0x794c_7630)
+}
+
+/// No such file system is known.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub fn is_copied_to_write(_path: &Path) -> bool {
+    false
 }
 
 #[cfg(all(test, target_os = "linux"))]

@@ -9,9 +9,9 @@ use std::io::Write;
 #[cfg(unix)]
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use rusqlite::ffi;
+use support::mounted::Mounted;
 use support::remote::Remote;
 use support::{add_noise, explain, one, open, open_stock};
 use tempfile::TempDir;
@@ -256,49 +256,6 @@ fn a_database_that_may_not_be_written_is_read_and_refuses_writes() {
     assert_eq!(refused(user.sql(INSERT), "a.db-onewrite"), ffi::SQLITE_CANTOPEN);
     user.close();
     assert_stock_counts(&path, 2);
-}
-
-/// A small file system, gone when dropped.
-struct Mounted(TempDir);
-
-impl Mounted {
-    fn new(kind: &str, kib: u64) -> Option<Mounted> {
-        let dir = TempDir::new().unwrap();
-        let at = dir.path().join("at");
-        fs::create_dir(&at).unwrap();
-        let runs = |program: &str, arguments: &[&str]| {
-            let done = Command::new(program).args(arguments).output();
-            done.is_ok_and(|done| done.status.success())
-        };
-        let to = at.to_str()?;
-        let done = match kind {
-            "tmpfs" => runs("mount", &["-t", "tmpfs", "-o", &format!("size={kib}k"), "tmpfs", to]),
-            _ => {
-                let image = dir.path().join("image");
-                fs::File::create(&image).unwrap().set_len(kib << 10).unwrap();
-                let image = image.to_str()?;
-                runs("mkfs.ext4", &["-q", "-F", "-m", "0", image]) && runs("mount", &["-o", "loop", image, to])
-            }
-        };
-        if !done {
-            println!("skipped: {kind} cannot be mounted here");
-        }
-        done.then_some(Mounted(dir))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join("at").join(name)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let at = self.0.path().join("at");
-        let done = Command::new("umount").arg(&at).status();
-        if !done.is_ok_and(|s| s.success()) {
-            eprintln!("{} is still mounted", at.display());
-        }
-    }
 }
 
 /// Takes up the room of a disk but for `left` bytes.

@@ -6,6 +6,7 @@ use crate::support;
 use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
+use support::mounted::Mounted;
 use support::remote::Remote;
 use support::{one, open, open_stock};
 use tempfile::TempDir;
@@ -116,6 +117,23 @@ fn a_page_that_a_cursor_holds_stays_while_another_process_overwrites_home() {
     });
     assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t WHERE v LIKE 'new %'"), ROWS);
     assert_eq!(one::<i64>(&db, "SELECT count(*) FROM u WHERE v LIKE 'of %'"), 9);
+}
+
+/// A container that reads a file of its image, beside one that writes it: the writer's is a copy.
+#[test]
+fn a_reader_sees_what_is_written_to_the_copy_of_an_images_file() {
+    let (dir, _) = filled();
+    let Some(container) = Mounted::over(dir.path()) else { return };
+    let path = container.path("plain.db");
+    let db = mapping(&path, "mode=ro");
+    read_old_rows(&db, || ());
+    let mut writer = Remote::ours(&path);
+    for value in ["first", "second"] {
+        writer.sql(&format!("UPDATE t SET v = '{value}'")).unwrap();
+        assert_eq!(one::<i64>(&db, &format!("SELECT count(*) FROM t WHERE v = '{value}'")), ROWS);
+    }
+    writer.close();
+    assert_eq!(one::<i64>(&db, "SELECT count(*) FROM t WHERE v = 'second'"), ROWS);
 }
 
 /// Two uses, so that private copies of the first could show in the second.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use onewrite_core::disk::system::clock_rough;
-use onewrite_core::disk::{FileId, OpenMode, look};
+use onewrite_core::disk::{FileId, OpenMode, look, mapped};
 use onewrite_core::inspect::home::mark;
 use onewrite_core::inspect::layout::home::{CHANGE_COUNTER, HEADER_BYTES, VERSION_BYTES};
 use onewrite_core::{Connection, LockLevel, Mode};
@@ -225,7 +225,7 @@ impl MainFileState {
             }
             // SAFETY: the name lives until `xClose`, which drops this file.
             let (mut file, _) = unsafe { BaseFile::open(self.host.base, self.name.0, self.flags)? };
-            file.limit_mmap(self.mmap_limit);
+            file.limit_mmap(self.base_mmap_limit());
             self.base = Some(file);
         }
         match &mut self.base {
@@ -466,10 +466,18 @@ impl MainFileState {
         if bytes >= 0 && !self.conn.as_ref().is_some_and(Connection::holds_mapped) {
             self.mmap_limit = bytes.min(0x7fff_0000);
             self.conn.as_mut().map(Connection::unmap);
+            let limit = self.base_mmap_limit();
             if let Some(base) = &mut self.base {
-                base.limit_mmap(self.mmap_limit);
+                base.limit_mmap(limit);
             }
         }
+    }
+
+    /// None where SQLite's own VFS only reads the file, and a writer may get a copy of it.
+    fn base_mmap_limit(&self) -> i64 {
+        let only_reads = self.flags & open::READWRITE == 0;
+        let may_be_stale = self.mmap_limit > 0 && only_reads && mapped::is_copied_to_write(&self.path);
+        if may_be_stale { 0 } else { self.mmap_limit }
     }
 
     /// `xFetch`: where a page is in memory; null: SQLite reads it.

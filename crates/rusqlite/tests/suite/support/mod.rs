@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub mod generator;
+pub mod mounted;
 #[cfg(unix)]
 pub mod posix;
 pub mod remote;

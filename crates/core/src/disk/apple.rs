@@ -1,5 +1,7 @@
 //! What macOS adds, by its manual. Never run.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_int;
 use std::fs::File;
 use std::io;
@@ -9,9 +11,6 @@ use std::path::Path;
 use nix::libc::MNT_LOCAL;
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
-
-pub const F_OFD_SETLK: c_int = 90;
-pub const F_OFD_GETLK: c_int = 92;
 
 unsafe extern "C" {
     fn fsync_volume_np(file: c_int, flags: c_int) -> c_int;

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-pub use nix::libc::{F_OFD_GETLK, F_OFD_SETLK};
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 

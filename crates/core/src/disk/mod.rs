@@ -31,6 +31,8 @@ pub mod mapped;
 mod nap;
 pub mod processes;
 #[cfg(unix)]
+mod range_lock;
+#[cfg(unix)]
 pub mod real;
 #[cfg(windows)]
 #[path = "windows/real.rs"]

@@ -1,14 +1,10 @@
 //! POSIX with locks of open files: macOS, and Linux by the feature `portable`.
 
-#![allow(unsafe_code)]
-
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Duration;
 
-use nix::libc::{self, c_int};
 use nix::time::ClockId;
 use rustix::io::Errno;
 
@@ -43,28 +39,6 @@ pub fn reserve(_file: &File, _from: u64, _len: u64) -> rustix::io::Result<()> {
 
 pub fn nameless_in(dir: &Path) -> io::Result<File> {
     Ok(tempfile::NamedTempFile::new_in(dir)?.into_file())
-}
-
-/// With 64 bits for a place in the file on every processor.
-#[cfg(not(all(target_os = "android", target_pointer_width = "32")))]
-pub use libc::flock as RangeLock;
-#[cfg(all(target_os = "android", target_pointer_width = "32"))]
-pub use libc::flock64 as RangeLock;
-
-pub fn set_lock(file: &File, lock: &RangeLock) -> rustix::io::Result<()> {
-    lock_call(file, own::F_OFD_SETLK, std::ptr::from_ref(lock).cast_mut())
-}
-
-pub fn find_lock(file: &File, lock: &mut RangeLock) -> rustix::io::Result<()> {
-    lock_call(file, own::F_OFD_GETLK, lock)
-}
-
-fn lock_call(file: &File, call: c_int, lock: *mut RangeLock) -> rustix::io::Result<()> {
-    // SAFETY: the lock lives, and F_OFD_GETLK, which alone writes it, has it to itself.
-    match unsafe { libc::fcntl(file.as_raw_fd(), call, lock) } {
-        -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
-        _ => Ok(()),
-    }
 }
 
 /// Flushes the whole file.

@@ -20,6 +20,7 @@ use super::common::{self, ATOMIC_UNIT_BYTES_MIN, directory_of};
 use super::forked::ForkSafeFile;
 use super::mapped::MappedFile;
 use super::processes::ProcessTag;
+use super::range_lock::{self, RangeLock};
 use super::shared::ForkSafeMap;
 use super::sync::Mutex;
 use super::{Access, Disk, DiskFile, FileId, FileSeal, LockKind, NamesStamp, OpenMode, SharedWords, lock_range};
@@ -311,7 +312,7 @@ impl RealFile {
     fn lock(&self, offset: u64, len: u64, kind: libc::c_short) -> io::Result<bool> {
         let lock = lock_of(offset, len, kind)?;
         loop {
-            return match host::set_lock(&self.file, &lock) {
+            return match range_lock::set(&self.file, &lock) {
                 Ok(()) => Ok(true),
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
@@ -321,9 +322,9 @@ impl RealFile {
     }
 }
 
-fn lock_of(offset: u64, len: u64, kind: libc::c_short) -> io::Result<host::RangeLock> {
+fn lock_of(offset: u64, len: u64, kind: libc::c_short) -> io::Result<RangeLock> {
     let (start, len) = lock_range(offset, len)?;
-    Ok(host::RangeLock {
+    Ok(RangeLock {
         l_type: kind,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: start,
@@ -462,13 +463,13 @@ impl DiskFile for RealFile {
 
     fn conflicts(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
         let mut lock = lock_of(offset, len, lock_type(kind))?;
-        host::find_lock(&self.file, &mut lock)?;
+        range_lock::find(&self.file, &mut lock)?;
         Ok(lock.l_type != UNLOCKED)
     }
 
     fn posix_owner(&self, offset: u64, len: u64) -> Option<u32> {
         let mut lock = lock_of(offset, len, lock_type(LockKind::Exclusive)).ok()?;
-        host::find_lock(&self.file, &mut lock).ok()?;
+        range_lock::find(&self.file, &mut lock).ok()?;
         // -1: an open-file-description lock. 0: a process of another PID namespace.
         let is_locked = lock.l_type != UNLOCKED;
         u32::try_from(lock.l_pid).ok().filter(|pid| is_locked && *pid != 0)

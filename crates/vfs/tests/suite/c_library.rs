@@ -126,8 +126,9 @@ fn the_dynamic_library_links_and_works() {
 #[test]
 fn valgrind_finds_no_leak_and_no_error() {
     let dir = setup();
-    if !has_program("valgrind") {
-        println!("skipped: no valgrind");
+    // On x86 with 32 bits rustix reads a part of the vDSO that valgrind does not show.
+    if !has_program("valgrind") || cfg!(target_arch = "x86") {
+        println!("skipped: no valgrind for this processor");
         return;
     }
     let Some(program) = compile(dir.path(), ROUNDS, &dynamic()) else { return };

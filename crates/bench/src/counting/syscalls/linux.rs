@@ -234,12 +234,13 @@ fn bytes(pid: Pid, name: &str, args: [u64; 6]) -> u64 {
         return args[2];
     }
     // An array of addresses and lengths, in the caller's memory.
-    let mut vectors = vec![0; args[2].min(1024) as usize * 16];
+    const WORD: usize = size_of::<usize>();
+    let mut vectors = vec![0; args[2].min(1024) as usize * 2 * WORD];
     let read = fs::File::open(format!("/proc/{pid}/mem")).and_then(|m| m.read_exact_at(&mut vectors, args[1]));
     // Of this process's own byte order, which is the child's.
     #[allow(clippy::host_endian_bytes)]
-    let length = |v: &[u8]| v.last_chunk::<8>().map_or(0, |n| u64::from_ne_bytes(*n));
-    if read.is_ok() { vectors.chunks(16).map(length).sum() } else { 0 }
+    let length = |v: &[u8]| v.last_chunk().map_or(0, |n: &[u8; WORD]| usize::from_ne_bytes(*n) as u64);
+    if read.is_ok() { vectors.chunks(2 * WORD).map(length).sum() } else { 0 }
 }
 
 /// Whether the descriptor is SQLite's journal or WAL, or onewrite's log.
@@ -266,7 +267,7 @@ enum SyscallKind {
     Futex,
 }
 
-const CALLS: [(libc::c_long, &str, SyscallKind); 11] = [
+const CALLS: &[(libc::c_long, &str, SyscallKind)] = &[
     (libc::SYS_write, "write", SyscallKind::Write),
     (libc::SYS_pwrite64, "pwrite64", SyscallKind::Write),
     (libc::SYS_writev, "writev", SyscallKind::Write),
@@ -278,6 +279,9 @@ const CALLS: [(libc::c_long, &str, SyscallKind); 11] = [
     (libc::SYS_sync, "sync", SyscallKind::Sync),
     (libc::SYS_msync, "msync", SyscallKind::Msync),
     (libc::SYS_futex, "futex (waking)", SyscallKind::Futex),
+    // futex_time64 has this number on each processor.
+    #[cfg(target_pointer_width = "32")]
+    (422, "futex (waking)", SyscallKind::Futex),
 ];
 
 #[cfg(test)]

@@ -12,11 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use nix::fcntl::{FcntlArg, fcntl};
-pub use nix::libc::flock as RangeLock;
 use nix::time::ClockId;
 use rustix::fs::{CWD, FallocateFlags, RenameFlags};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::ReadWriteFlags;
 use rustix::thread::futex;
 
 pub use look::{at, at_name, at_path, made};
@@ -51,18 +49,6 @@ pub fn nameless_in(dir: &Path) -> io::Result<File> {
 
 pub fn rename_as(from: &Path, to: &Path, how: RenameFlags) -> rustix::io::Result<()> {
     rustix::fs::renameat_with(CWD, from, CWD, to, how)
-}
-
-pub fn set_lock(file: &File, lock: &RangeLock) -> rustix::io::Result<()> {
-    fcntl(file, FcntlArg::F_OFD_SETLK(lock)).map_err(errno).map(drop)
-}
-
-pub fn find_lock(file: &File, lock: &mut RangeLock) -> rustix::io::Result<()> {
-    fcntl(file, FcntlArg::F_OFD_GETLK(lock)).map_err(errno).map(drop)
-}
-
-fn errno(e: nix::Error) -> Errno {
-    Errno::from_raw_os_error(e as i32)
 }
 
 pub fn wait(word: &AtomicU32, seen: u32, nap: Duration) {

@@ -77,7 +77,7 @@ fn fork(path: &str) -> rusqlite::Result<String> {
 /// Lets this process make no file larger than `bytes`; to try it would end it.
 #[allow(unsafe_code)]
 fn limit(bytes: u64) -> rusqlite::Result<String> {
-    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+    let limit = libc::rlimit { rlim_cur: bytes as libc::rlim_t, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: takes numbers, and reads a structure of ours.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_DFL);

@@ -157,7 +157,7 @@ impl Disk for RealDisk {
             if uid.is_some() || gid.is_some() {
                 fchown(file, uid, gid)?;
             }
-            file.set_permissions(like.permissions())
+            if own.permissions() == like.permissions() { Ok(()) } else { file.set_permissions(like.permissions()) }
         };
         self.wrap(|| make_own(path, give))
     }
@@ -260,9 +260,13 @@ fn access_of(file: &File) -> io::Result<Access> {
     Ok(Access { uid: found.uid, gid: found.gid, mode: found.mode & 0o777 })
 }
 
-/// Only root can change the user. Without the group, the own group gets the permissions of all.
+/// Only root can change the user. Without the group, the own group gets the permissions of all. FAT
+/// has one owner and mode for all files, and lets the owner alone ask for them.
 fn restrict(file: &File, access: Access) -> io::Result<()> {
     let own = access_of(file)?;
+    if own == access {
+        return Ok(());
+    }
     if own.uid != access.uid {
         let _ = fchown(file, Some(access.uid), None);
     }
@@ -722,6 +726,16 @@ mod tests {
         disk.exchange(&one, &other).unwrap();
         assert_eq!((fs::read(&one).unwrap(), fs::read(&other).unwrap()), (b"other".to_vec(), b"one".to_vec()));
         assert_eq!(Some(made.id().unwrap()), disk.identify(&one).unwrap(), "an open file keeps what it is");
+    }
+
+    #[test]
+    fn a_file_that_is_as_private_as_wanted_is_left_so() {
+        // As on FAT, only its owner could be asked to change it, and may not.
+        let Ok(file) = File::open("/proc/self/status") else { return };
+        let own = access_of(&file).unwrap();
+        restrict(&file, own).unwrap();
+        let refused = restrict(&file, Access { mode: own.mode ^ 0o200, ..own }).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
     }
 
     #[test]

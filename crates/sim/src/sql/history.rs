@@ -428,8 +428,10 @@ impl World {
         let sql = format!("PRAGMA main.journal_mode={wanted}");
         // A connection that has not read the file since another changed its mode does nothing for
         // the pragma.
-        let looked = last_row(&self.clients[i].db, "SELECT name FROM main.sqlite_schema");
-        let answer = looked.and_then(|_| last_row(&self.clients[i].db, &sql));
+        let ask = |db: &Connection, sql: &str| {
+            last_row(db, "SELECT name FROM main.sqlite_schema").and_then(|_| last_row(db, sql))
+        };
+        let answer = ask(&self.clients[i].db, &sql);
         self.verdict()?;
         self.note(|w| format!("{} runs {sql}: {answer:?}", w.clients[i].number));
         match answer {
@@ -439,8 +441,10 @@ impl World {
             }
             Err(e) => {
                 self.abort(i);
-                let mode = self.clients[i].db.query_row("PRAGMA main.journal_mode", [], |row| row.get::<_, String>(0));
-                self.set_wal(mode.is_ok_and(|mode| mode == "wal") && !self.setting.absorbs);
+                // One that another connection shuts out does not know, and has changed nothing.
+                if let Ok(mode) = ask(&self.clients[i].db, "PRAGMA main.journal_mode") {
+                    self.set_wal(mode == "wal" && !self.setting.absorbs);
+                }
                 self.tolerate(&e, "journal_mode")
             }
         }

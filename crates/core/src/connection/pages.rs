@@ -323,12 +323,16 @@ impl Connection {
         Ok(())
     }
 
-    /// SQLite cuts off pages that only its removed journal had, and a power cut may undo the
-    /// removal (rule JournalInOrder).
+    /// SQLite cuts off pages that its journal need not have, and a power cut may bring back a
+    /// journal that was removed or cut to nothing (rule JournalInOrder).
     fn cut_home(&mut self, len: u64) -> Result<()> {
         let db = self.db.clone();
-        if self.role.real_journal().is_none() && keeps(Case::JournalRemovalFlushed) {
-            db.disk.sync_dir_of(db.journal_path()).context(|| db.what("cannot flush the directory of"))?;
+        let what = || db.what("cannot flush the end of the rollback journal of");
+        match self.role.real_journal() {
+            _ if !keeps(Case::JournalRemovalFlushed) => {}
+            None => db.disk.sync_dir_of(db.journal_path()).context(what)?,
+            Some(journal) if journal.file.len().context(what)? == 0 => journal.file.sync().context(what)?,
+            Some(_) => {}
         }
         db.home.set_len(len).context(|| db.what("cannot shorten"))
     }

@@ -154,10 +154,19 @@ fn wal_mode_is_left_under_a_lock_through_any_crash() {
     assert!(setting.counts.crashes.load(Ordering::Relaxed) > 20);
 }
 
-/// SQLite cuts the file after it removed its journal. A VACUUM to larger pages has no copy of the
-/// pages that it cuts off, so the removal is durable before (rule JournalInOrder).
+/// SQLite cuts the file after it ended its journal, which NORMAL does not flush. A VACUUM to larger
+/// pages has no copy of the pages that it cuts off, so the end is durable before (rule
+/// JournalInOrder).
 #[test]
 fn a_vacuum_to_larger_pages_survives_a_crash_while_the_file_is_cut() {
+    for journal in ["DELETE", "TRUNCATE", "PERSIST"] {
+        for synchronous in ["FULL", "NORMAL"] {
+            vacuum_to_larger_pages(&format!("PRAGMA journal_mode={journal}; PRAGMA synchronous={synchronous}"));
+        }
+    }
+}
+
+fn vacuum_to_larger_pages(settings: &str) {
     let (setting, sim, process) = (setting(), sim(), level(0));
     let allowed: Arc<Mutex<Option<Allowed>>> = Arc::default();
     let broken: Arc<Mutex<Option<Violation>>> = Arc::default();
@@ -180,10 +189,10 @@ fn a_vacuum_to_larger_pages_survives_a_crash_while_the_file_is_cut() {
     )
     .unwrap();
     *allowed.lock() = Some(Allowed::only([print(&db, "main").unwrap(), empty()]));
-    db.execute_batch("PRAGMA page_size=2048; VACUUM").unwrap();
+    db.execute_batch(&format!("{settings}; PRAGMA page_size=2048; VACUUM")).unwrap();
     let page_bytes: u32 = db.query_row("PRAGMA page_size", [], |row| row.get(0)).unwrap();
-    assert_eq!((page_bytes, broken.lock().take().map(|v| v.what)), (2048, None));
-    assert!(setting.counts.crashes.load(Ordering::Relaxed) > 20);
+    assert_eq!((page_bytes, broken.lock().take().map(|v| v.what)), (2048, None), "{settings}");
+    assert!(setting.counts.crashes.load(Ordering::Relaxed) > 20, "{settings}");
 }
 
 /// A process is killed between a super-journal's removal and its flush. Recovery of one file

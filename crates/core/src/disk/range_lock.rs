@@ -6,46 +6,44 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-use nix::libc::{self, c_int};
+use nix::libc::{self, F_OFD_GETLK, F_OFD_SETLK, c_int};
 use rustix::io::Errno;
 
-/// With 64 bits for a place in the file on every processor.
-#[cfg(not(all(any(target_os = "linux", target_os = "android"), target_pointer_width = "32")))]
-pub use libc::flock as RangeLock;
-#[cfg(all(any(target_os = "linux", target_os = "android"), target_pointer_width = "32"))]
-pub use libc::flock64 as RangeLock;
+pub use own::RangeLock;
 
-#[cfg(not(target_vendor = "apple"))]
-use libc::{F_OFD_GETLK, F_OFD_SETLK};
-/// By macOS's headers.
-#[cfg(target_vendor = "apple")]
-const F_OFD_SETLK: c_int = 90;
-#[cfg(target_vendor = "apple")]
-const F_OFD_GETLK: c_int = 92;
+#[cfg(not(all(any(target_os = "linux", target_os = "android"), target_pointer_width = "32")))]
+mod own {
+    pub use super::libc::flock as RangeLock;
+    use super::*;
+
+    pub unsafe fn call(file: c_int, call: c_int, lock: *mut RangeLock) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { libc::fcntl(file, call, lock) }
+    }
+}
+
+/// The kernel's own call, with 64 bits for a place in the file: which structure `fcntl` takes
+/// differs among C libraries and versions of them.
+#[cfg(all(any(target_os = "linux", target_os = "android"), target_pointer_width = "32"))]
+mod own {
+    pub use super::libc::flock64 as RangeLock;
+    use super::*;
+
+    pub unsafe fn call(file: c_int, call: c_int, lock: *mut RangeLock) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { libc::syscall(libc::SYS_fcntl64, file, call, lock) as c_int }
+    }
+}
 
 pub fn set(file: &File, lock: &RangeLock) -> rustix::io::Result<()> {
     // SAFETY: the lock lives, and the call does not write it.
-    done(unsafe { call(file.as_raw_fd(), F_OFD_SETLK, std::ptr::from_ref(lock).cast_mut()) })
+    done(unsafe { own::call(file.as_raw_fd(), F_OFD_SETLK, std::ptr::from_ref(lock).cast_mut()) })
 }
 
 /// `lock` becomes one that is in its way, or of the type `F_UNLCK`.
 pub fn find(file: &File, lock: &mut RangeLock) -> rustix::io::Result<()> {
     // SAFETY: the lock lives, and the call has it to itself.
-    done(unsafe { call(file.as_raw_fd(), F_OFD_GETLK, lock) })
-}
-
-#[cfg(not(all(any(target_os = "linux", target_os = "android"), target_pointer_width = "32")))]
-unsafe fn call(file: c_int, call: c_int, lock: *mut RangeLock) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { libc::fcntl(file, call, lock) }
-}
-
-/// The kernel's own call: which structure `fcntl` takes differs among C libraries and versions of
-/// them.
-#[cfg(all(any(target_os = "linux", target_os = "android"), target_pointer_width = "32"))]
-unsafe fn call(file: c_int, call: c_int, lock: *mut RangeLock) -> c_int {
-    // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_fcntl64, file, call, lock) as c_int }
+    done(unsafe { own::call(file.as_raw_fd(), F_OFD_GETLK, lock) })
 }
 
 fn done(result: c_int) -> rustix::io::Result<()> {

@@ -64,17 +64,15 @@ impl Database {
     }
 
     /// Another program may have written the log that was found, and left its bytes in the cache. A
-    /// seal tells whether it did, and where the file system makes none, a change of names. Removes
-    /// a log that cannot be flushed: the next flush would answer that all is on the medium.
+    /// seal tells whether it did, and where the file system makes none, a change of names. The log
+    /// stays: another file may need its decisions (rule PreparedThenDecided).
     pub fn flush_found_log(&self, log: &LogFile) -> Result<()> {
         if log.sealed()?.is_some() || (log.has_no_seal()? && self.names_noted(log)?.1) {
             return Ok(());
         }
         let flushed = log.flush();
         if flushed.is_err() {
-            // The proof of its session's end goes with it, if it ever was one (rule CloseProven).
-            let _ = self.repeat_header();
-            beside::remove(&*self.disk, &log.path).context(|| log.what("cannot remove"))?;
+            log.write_all_again()?;
         }
         flushed
     }

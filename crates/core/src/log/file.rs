@@ -694,6 +694,12 @@ impl LogFile {
         self.write_over_between(slot, blocks, 256 << 10, |_| true)
     }
 
+    /// Behind a failed flush, whose bytes the next one would not flush again.
+    pub(crate) fn write_all_again(&self) -> Result<()> {
+        let len = self.file.len().context(|| self.what("cannot read the length of"))?;
+        self.write_over(0, len, 256 << 10, |_| true)
+    }
+
     /// Every error is a failed flush, a full disk too.
     pub(crate) fn flush(&self) -> Result<()> {
         self.file.sync().map_err(|error| Error::Io { what: self.what("cannot flush"), error })

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
+use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::layout::slot;
 use onewrite_sim::check::{Counts, Violation};
 use onewrite_sim::history::Campaign;
@@ -392,6 +393,39 @@ fn a_step_aside_that_fails_is_rolled_back_after_a_crash() {
         drop(db);
     }
     assert!(failures > 5, "{failures}");
+}
+
+/// A file at rest has a log that another program wrote, so it is flushed. That fails, and a second
+/// file still needs the decision in it (rule PreparedThenDecided).
+#[test]
+fn a_decision_outlasts_the_failed_flush_of_a_log_that_was_found() {
+    let (setting, sim, process) = (setting(), sim(), level(0));
+    process.boot(HookDisk::new(sim.clone(), None));
+    let side = process.open(1, &setting.options).unwrap();
+    side.execute_batch("CREATE TABLE s(a)").unwrap();
+    let db = process.open(0, &setting.options).unwrap();
+    db.execute("ATTACH ?1 AS side", [process.uri(1, &setting.options)]).unwrap();
+    db.execute_batch("CREATE TABLE t(a); BEGIN; INSERT INTO t VALUES (1); INSERT INTO s VALUES (1); COMMIT").unwrap();
+    let of_side = print(&side, "main").unwrap();
+    db.close().unwrap();
+    let log = sim.open(&log_path(0), OpenMode::ReadWrite).unwrap();
+    let bytes = sim.snapshot_file(&log_path(0)).unwrap();
+    log.set_len(0).and_then(|()| log.write_at(&bytes, 0)).and_then(|()| log.sync()).unwrap();
+    let db = process.open(0, &setting.options).unwrap();
+    sim.fail_nth(Op::Sync, 1, ErrorKind::Other);
+    db.execute_batch("INSERT INTO t VALUES (2)").unwrap_err();
+    let before = print(&db, "main").unwrap();
+    for rows in [1, 2] {
+        let allowed = Allowed::only([print(&db, "main").unwrap(), of_side.clone()]);
+        for seed in 0..100 {
+            let checked = check(&setting, &sim.crash(seed), &allowed, &allowed, &mut SplitMix64::new(seed), 1, 0);
+            assert_eq!(checked.err().map(|v| v.what), None, "rows: {rows}, seed: {seed}");
+        }
+        if rows == 1 {
+            db.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+            assert_ne!(print(&db, "main").unwrap(), before);
+        }
+    }
 }
 
 /// The slot before the newest was older than the page size and led to no record. By the first

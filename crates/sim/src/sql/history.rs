@@ -452,10 +452,11 @@ impl World {
 
     fn change_locking(&mut self) -> Step<()> {
         let Some(i) = self.client()? else { return Ok(()) };
-        if self.clients[i].synchronous == Synchronous::Normal {
+        let client = &self.clients[i];
+        if client.synchronous == Synchronous::Normal || client.journal_in_memory {
             // It may stay beside the log for good, and SQLite's own journal is not safe under
             // NORMAL where sectors tear: its checksum samples, and no flush comes before the
-            // header.
+            // header. Without a journal nothing is.
             return Ok(());
         }
         let schema = SCHEMAS[self.rng.below(self.clients[i].schemas())];

@@ -9,7 +9,7 @@ use crate::base::rules::{Case, keeps};
 use crate::database::Database;
 use crate::disk::OpenMode;
 use crate::log::decision::{Decision, DecisionPart, room};
-use crate::log::file::{LogFile, aside_path, log_path};
+use crate::log::file::{LogFile, aside_path, base, is_aside, log_path};
 use crate::log::record::Decider;
 use crate::log::several::seen_again;
 use crate::log::slot::Slot;
@@ -53,10 +53,11 @@ impl Database {
         }
         let named = log_path(&seen_again(&self.path, &decider.path));
         let mut logs = vec![aside_path(&named, decider.session), named.clone()];
-        if !self.disk.exists(&named).context(|| format!("cannot look for the log {}", named.display()))? {
-            let beside = self.disk.names_beside(&named);
-            logs.extend(beside.context(|| format!("cannot look for logs beside {}", named.display()))?);
-        }
+        let is_gone = !self.disk.exists(&named).context(|| format!("cannot look for the log {}", named.display()))?;
+        let beside = self.disk.names_beside(&named);
+        let beside = beside.context(|| format!("cannot look for logs beside {}", named.display()))?;
+        // Set aside by a session behind the decider's.
+        logs.extend(beside.into_iter().filter(|path| is_gone || (is_aside(path) && base(path) == base(&named))));
         let mut found = DecisionLookup::Nothing;
         for path in logs {
             let Some(log) = LogFile::open(&*self.disk, &path, mode)? else { continue };

@@ -115,6 +115,11 @@ impl LogFile {
         Ok(sectors)
     }
 
+    /// Another file may need one.
+    pub fn has_decision(&self, slot: &Slot) -> Result<bool> {
+        Ok(self.decisions(slot)?.iter().any(|sector| sector.decision.is_some()) && keeps(Case::DecisionKept))
+    }
+
     /// Flushed if it says so (rule PreparedThenDecided).
     pub fn decide(&self, position: u64, decision: &Decision) -> Result<()> {
         let Some(bytes) = decision.encode() else {

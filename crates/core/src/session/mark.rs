@@ -366,11 +366,14 @@ impl Database {
             }
             return Ok(UsableLog { log, slots, created: false, noted });
         }
-        drop(log);
-        if newest.is_some() {
+        if let Some(slot) = newest {
             // The proof of its session's end goes with it (rule CloseProven).
             self.repeat_header()?;
+            if log.has_decision(slot)? {
+                self.set_aside(path, Some(&log), slot.session)?;
+            }
         }
+        drop(log);
         self.create_log(path, block_bytes, slots)
     }
 
@@ -422,9 +425,13 @@ impl Database {
         }
     }
 
-    /// Acts if its name is wanted for another database's.
+    /// Acts if its name is wanted for another database's. Other files may need a decision in it
+    /// (rule PreparedThenDecided).
     fn remove_aside(&self, live: &LiveDatabase) -> Result<()> {
         let log = live.log.file();
+        if log.has_decision(live.log.slot())? {
+            return Ok(());
+        }
         let what = || format!("cannot remove the log {}", log.path.display());
         for path in [log.path.clone(), aside_path(&log.path, live.home.mark.session)] {
             if is_aside(&path) && log.is_at(&*self.disk, &path)? {

@@ -12,7 +12,7 @@ use onewrite_sim::check::{Counts, Violation};
 use onewrite_sim::history::Campaign;
 use onewrite_sim::hook::HookDisk;
 use onewrite_sim::sql::attached;
-use onewrite_sim::sql::check::{Allowed, Setting, check, empty, log_path};
+use onewrite_sim::sql::check::{Allowed, Setting, check, empty, log_path, path};
 use onewrite_sim::sql::history;
 use onewrite_sim::sql::print::print;
 use onewrite_sim::sql::process::level;
@@ -416,7 +416,7 @@ fn a_decision_outlasts_the_failed_flush_of_a_log_that_was_found() {
     db.execute_batch("INSERT INTO t VALUES (2)").unwrap_err();
     let before = print(&db, "main").unwrap();
     for rows in [1, 2] {
-        let allowed = Allowed::only([print(&db, "main").unwrap(), of_side.clone()]);
+        let allowed = Allowed::only([print(&db, "main").unwrap(), of_side]);
         for seed in 0..100 {
             let checked = check(&setting, &sim.crash(seed), &allowed, &allowed, &mut SplitMix64::new(seed), 1, 0);
             assert_eq!(checked.err().map(|v| v.what), None, "rows: {rows}, seed: {seed}");
@@ -424,6 +424,37 @@ fn a_decision_outlasts_the_failed_flush_of_a_log_that_was_found() {
         if rows == 1 {
             db.execute_batch("INSERT INTO t VALUES (2)").unwrap();
             assert_ne!(print(&db, "main").unwrap(), before);
+        }
+    }
+}
+
+/// A file is renamed in use, and another is made under its name: the log is set aside, in the
+/// session of the decision or a later one, and stays behind the close (rule PreparedThenDecided).
+#[test]
+fn a_decision_outlasts_the_close_of_a_log_that_was_set_aside() {
+    for later in [false, true] {
+        let (setting, sim, process) = (setting(), sim(), level(0));
+        process.boot(HookDisk::new(sim.clone(), None));
+        let side = process.open(1, &setting.options).unwrap();
+        side.execute_batch("CREATE TABLE s(a)").unwrap();
+        let mut db = process.open(0, &setting.options).unwrap();
+        db.execute("ATTACH ?1 AS side", [process.uri(1, &setting.options)]).unwrap();
+        db.execute_batch("CREATE TABLE t(a); BEGIN; INSERT INTO t VALUES (1); INSERT INTO s VALUES (1); COMMIT")
+            .unwrap();
+        if later {
+            db.close().unwrap();
+            db = process.open(0, &setting.options).unwrap();
+            db.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+        }
+        sim.rename(&path(0), &path(0).with_file_name("moved.db")).unwrap();
+        let other = process.open(0, &setting.options).unwrap();
+        other.execute_batch("CREATE TABLE t(a)").unwrap();
+        db.close().unwrap();
+        let prints = [print(&other, "main").unwrap(), print(&side, "main").unwrap()];
+        let allowed = Allowed { files: [vec![empty(), prints[0]], vec![prints[1]]], joint: false };
+        for seed in 0..100 {
+            let checked = check(&setting, &sim.crash(seed), &allowed, &allowed, &mut SplitMix64::new(seed), 1, 0);
+            assert_eq!(checked.err().map(|v| v.what), None, "later: {later}, seed: {seed}");
         }
     }
 }

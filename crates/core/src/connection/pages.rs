@@ -83,7 +83,6 @@ impl Connection {
             }
         }
         let db = &*self.db;
-        let is_aside = self.is_aside();
         let (reader, mut txn) = match &mut self.role {
             Role::Reader(reader) | Role::Below(Some(reader)) => (Some(reader), None),
             Role::Writer(WriteTransaction { reader, txn, .. }) => (Some(reader), Some(txn)),
@@ -93,21 +92,7 @@ impl Connection {
         let Some(ReadTransaction { state: snapshot, looked, .. }) =
             reader.filter(|r| r.state.kind != FileKind::Foreign)
         else {
-            // SQLite reads the page size before its first lock, into no cache; aside, all is plain.
-            if self.level > LockLevel::None {
-                self.cache.note_any();
-            }
-            let n = db.home.read_at(buf, offset).context(|| db.what("cannot read"))?;
-            if !is_aside && offset == 0 && home::mark(buf.get(..n).unwrap_or_default()).is_some() {
-                home::unmark(buf);
-                if home::page_count(buf) == Some(0) {
-                    return Ok(self.header_to_come(buf));
-                }
-            }
-            if n == 0 && offset == 0 && !is_aside {
-                return Ok(self.header_to_come(buf));
-            }
-            return Ok(n);
+            return self.read_home(buf, offset);
         };
         let (size, limit) = match &txn {
             Some(txn) => (txn.page_bytes, txn.file_bytes),
@@ -181,6 +166,31 @@ impl Connection {
         // an older image is compared, and this snapshot is visible, too.
         let (now, before) = (self.db.image(snapshot, PageNo::HEADER)?, self.db.image(&visible, PageNo::HEADER)?);
         Ok(if without_sizes(&now) == without_sizes(&before) { Shows::Nothing } else { Shows::FirstPage })
+    }
+
+    /// SQLite reads the page size before its first lock, into no cache; aside, all is plain.
+    fn read_home(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        if self.level > LockLevel::None {
+            self.cache.note_any();
+        }
+        let db = &self.db;
+        let n = db.home.read_at(buf, offset).context(|| db.what("cannot read"))?;
+        if offset > 0 || self.is_aside() {
+            return Ok(n);
+        }
+        let read = buf.get(..n).unwrap_or_default();
+        let is_empty = match home::mark(read) {
+            Some(_) => {
+                home::unmark(buf);
+                home::page_count(buf) == Some(0)
+            }
+            // A power cut may leave the mark's length without its bytes.
+            None => {
+                read.iter().all(|byte| *byte == 0)
+                    && db.home.len().context(|| db.what("cannot read the length of"))? <= at::HEADER_BYTES as u64
+            }
+        };
+        if is_empty { Ok(self.header_to_come(buf)) } else { Ok(n) }
     }
 
     /// SQLite makes a new database with the pages of this header, as the scheme needs them.

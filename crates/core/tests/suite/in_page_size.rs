@@ -8,6 +8,7 @@ use std::path::Path;
 use common::leaves::{HOME, cells, disk, leaf, leaves, opaque, open, stat};
 use common::{PAGE, write};
 use onewrite_core::disk::sim::SimDisk;
+use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::{Connection, LockLevel};
 
 fn page_1(c: &mut Connection, page_count: u8) -> (u64, Vec<u8>) {
@@ -53,6 +54,19 @@ fn a_page_is_added_without_writing_page_1_and_the_size_survives() {
         assert_eq!((home[19], home[31], home.len()), (1, 13, 13 * PAGE));
         c.close().unwrap();
         assert_eq!(disk.snapshot_file(Path::new(HOME)).unwrap()[31], 13);
+    }
+}
+
+/// A power cut may leave the length of an empty database's mark without its bytes.
+#[test]
+fn a_file_of_zeros_becomes_a_database_with_room_for_trailers() {
+    for len in [0, 1, 99, 100] {
+        let disk = disk(4096, 32);
+        let home = disk.open(Path::new(HOME), OpenMode::Create).unwrap();
+        home.set_len(0).and_then(|()| home.write_at(&vec![0; len], 0)).unwrap();
+        let mut header = [0; 100];
+        assert_eq!(open(&disk, "dhl-cc").read_at(&mut header, 0).unwrap(), 100, "{len}");
+        assert!(header[20] >= 32, "{len}: {} reserved bytes", header[20]);
     }
 }
 

@@ -18,17 +18,23 @@ pub enum FileSystem {
     Btrfs,
     /// F2FS.
     F2fs,
+    /// FAT32 with long names.
+    Vfat,
+    /// exFAT.
+    Exfat,
 }
 
 impl FileSystem {
     /// Every file system.
-    pub const ALL: [FileSystem; 6] = [
+    pub const ALL: [FileSystem; 8] = [
         FileSystem::Ext4Ordered,
         FileSystem::Ext4Writeback,
         FileSystem::Ext4Journal,
         FileSystem::Xfs,
         FileSystem::Btrfs,
         FileSystem::F2fs,
+        FileSystem::Vfat,
+        FileSystem::Exfat,
     ];
 
     /// The name on command lines.
@@ -40,6 +46,8 @@ impl FileSystem {
             FileSystem::Xfs => "xfs",
             FileSystem::Btrfs => "btrfs",
             FileSystem::F2fs => "f2fs",
+            FileSystem::Vfat => "vfat",
+            FileSystem::Exfat => "exfat",
         }
     }
 
@@ -50,7 +58,27 @@ impl FileSystem {
             FileSystem::Xfs => "xfs",
             FileSystem::Btrfs => "btrfs",
             FileSystem::F2fs => "f2fs",
+            FileSystem::Vfat => "vfat",
+            FileSystem::Exfat => "exfat",
         }
+    }
+
+    /// The kernel's modules that it asks for by name.
+    pub fn modules(self) -> &'static [&'static str] {
+        match self {
+            FileSystem::Ext4Ordered | FileSystem::Ext4Writeback | FileSystem::Ext4Journal => &["ext4"],
+            FileSystem::Xfs => &["xfs"],
+            FileSystem::Btrfs => &["btrfs"],
+            FileSystem::F2fs => &["f2fs"],
+            FileSystem::Vfat => &["vfat", "nls_cp437", "nls_ascii"],
+            FileSystem::Exfat => &["exfat"],
+        }
+    }
+
+    /// exFAT cannot. FAT writes the two entries at different times, and a power cut may leave both
+    /// names with the same file.
+    pub fn exchanges_names(self) -> bool {
+        !matches!(self, FileSystem::Vfat | FileSystem::Exfat)
     }
 
     /// Smallest device for `mkfs`, with some room.
@@ -59,6 +87,8 @@ impl FileSystem {
             "ext4" => 32 << 20,
             "xfs" => 320 << 20,
             "f2fs" => 128 << 20,
+            "vfat" => 36 << 20,
+            "exfat" => 32 << 20,
             _ => 160 << 20,
         }
     }
@@ -69,7 +99,7 @@ impl FileSystem {
             FileSystem::Ext4Ordered => "data=ordered",
             FileSystem::Ext4Writeback => "data=writeback",
             FileSystem::Ext4Journal => "data=journal",
-            FileSystem::Xfs | FileSystem::Btrfs | FileSystem::F2fs => "",
+            _ => "",
         }
     }
 }

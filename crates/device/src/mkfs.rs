@@ -21,7 +21,7 @@ impl FileSystem {
     pub fn whole(self, base: &Image, trace: &Trace) -> Vec<Range<u64>> {
         let superblock = match self.kind() {
             "ext4" => 0..4096,
-            "xfs" => 0..512,
+            "xfs" | "vfat" | "exfat" => 0..512,
             "f2fs" => return f2fs::own_blocks(base, trace),
             _ => 65536..69632,
         };
@@ -50,6 +50,8 @@ impl FileSystem {
             "ext4" => "e2fsprogs",
             "xfs" => "xfsprogs",
             "f2fs" => "f2fs-tools",
+            "vfat" => "dosfstools",
+            "exfat" => "exfatprogs",
             _ => "btrfs-progs",
         }
     }
@@ -61,10 +63,30 @@ impl FileSystem {
         let arguments: &[&str] = match self.kind() {
             "ext4" => &["-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"],
             "f2fs" => &["-q", "-f", "-t", "0"],
+            "vfat" => &["-F", "32"],
+            "exfat" => &[],
             _ => &["-q", "-f", "-K"],
         };
         run(Command::new(tool(&format!("mkfs.{}", self.kind()))?).args(arguments).args(more).arg(device))?;
         Ok(())
+    }
+
+    /// The content behind `fsck`, which systems run before they mount what was not unmounted.
+    pub fn repaired(self, image: &Image) -> Result<Image> {
+        let file = tempfile::NamedTempFile::new()?;
+        image.save(file.path())?;
+        let mut fsck = Command::new(tool(&format!("fsck.{}", self.kind()))?);
+        let output = fsck.arg("-p").arg(file.path()).output()?;
+        // 1: errors were corrected.
+        if !matches!(output.status.code(), Some(0 | 1)) {
+            bail!(
+                "fsck.{} failed ({}): {}",
+                self.kind(),
+                output.status,
+                String::from_utf8_lossy(&output.stdout).trim()
+            );
+        }
+        Ok(Image::load(file.path())?)
     }
 
     /// The kernel's error is passed on: after a power cut it is a finding.

@@ -24,12 +24,11 @@ impl Device {
 
 /// The present places of the file system's journal, its metadata (of ext4 without directories; of
 /// F2FS all but directories, whose places name their content) and each file, by its path. A file
-/// that moves or goes takes its region with it. btrfs has none: it has addresses of its own.
+/// that moves or goes takes its region with it. btrfs has none: it has addresses of its own. FAT
+/// and exFAT do not tell any.
 pub fn regions(file_system: FileSystem, block_path: &Path, mountpoint: &Path) -> Result<Vec<Region>> {
-    if file_system == FileSystem::Btrfs {
-        return Ok(Vec::new());
-    }
     let (journal, mut metadata) = match file_system.kind() {
+        "btrfs" | "vfat" | "exfat" => return Ok(Vec::new()),
         "xfs" => (xfs_log(block_path)?, Vec::new()),
         "f2fs" => (Vec::new(), f2fs::metadata(block_path)?),
         _ => {

@@ -16,7 +16,8 @@ use serde::Serialize;
 /// The device.
 #[derive(Args)]
 struct DeviceArgs {
-    /// File system: ext4-ordered (or ext4), ext4-writeback, ext4-journal, xfs, btrfs, f2fs
+    /// File system: ext4-ordered (or ext4), ext4-writeback, ext4-journal, xfs, btrfs, f2fs, vfat,
+    /// exfat
     #[arg(long, default_value = "ext4-ordered")]
     fs: FileSystem,
     /// Device to be as slow as: none, emmc, ufs, sdcard, sata, nvme

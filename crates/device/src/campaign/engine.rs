@@ -65,6 +65,11 @@ impl Setting {
         Setting { engine, seed, atomic_unit, uri_options, page_bytes, threads }
     }
 
+    /// The scheme `dash` does.
+    pub fn exchanges_names(&self) -> bool {
+        self.uri_options.contains("scheme=dash&")
+    }
+
     pub fn describe(&self) -> String {
         let engine = match self.engine {
             Engine::Onewrite | Engine::Canary => &self.uri_options,

@@ -36,13 +36,17 @@ use writer::Order;
 /// recoveries are cut too.
 #[derive(Args)]
 pub struct CutArgs {
-    /// File system: ext4-ordered, ext4-writeback, ext4-journal, xfs, btrfs, f2fs
+    /// File system: ext4-ordered, ext4-writeback, ext4-journal, xfs, btrfs, f2fs, vfat, exfat
     #[arg(long, default_value = "ext4-ordered")]
     fs: FileSystem,
     /// Mount it in a virtual machine with Debian's kernel and an emulated processor: for file
     /// systems that this kernel does not have. Missing packages are installed and downloaded once
     #[arg(long)]
     vm: bool,
+    /// Run `fsck` before each mount, as systems do with FAT and exFAT: these have no journal, and a
+    /// power cut may leave their own blocks in part
+    #[arg(long)]
+    fsck: bool,
     /// Device to be as slow as: none, emmc, ufs, sdcard, sata, nvme. A slow device has more
     /// unanswered requests when it is cut
     #[arg(long, default_value = "none")]
@@ -170,8 +174,8 @@ impl Campaign<'_> {
             if left == 0 {
                 break;
             }
-            let seed = self.seeds.fetch_add(1, Ordering::Relaxed);
-            let result = self.one_run(seed, wanted.min(left)).with_context(|| format!("seed {seed}"));
+            let setting = self.next_setting()?;
+            let result = self.one_run(&setting, wanted.min(left)).with_context(|| format!("seed {}", setting.seed));
             if result.is_err() && !self.stop.swap(true, Ordering::Relaxed) {
                 return result;
             }
@@ -183,12 +187,25 @@ impl Campaign<'_> {
         self.stop.load(Ordering::Relaxed) || (!self.args.keep_going && self.totals.lock().violations > 0)
     }
 
-    fn one_run(&self, seed: u64, count: u64) -> Result<()> {
+    /// Of the next seed whose engine can run on the file system.
+    fn next_setting(&self) -> Result<Setting> {
+        loop {
+            let seed = self.seeds.fetch_add(1, Ordering::Relaxed);
+            let drawn = [512, 4096][SplitMix64::new(seed).below(2)];
+            let atomic_unit = self.args.atomic_unit.as_deref().map_or(Ok(drawn), str::parse)?;
+            let setting = Setting::draw(self.args.engine, seed, atomic_unit);
+            if self.args.fs.exchanges_names() || !setting.exchanges_names() {
+                return Ok(setting);
+            }
+        }
+    }
+
+    fn one_run(&self, setting: &Setting, count: u64) -> Result<()> {
         let args = self.args;
+        let Setting { seed, atomic_unit, .. } = *setting;
         let mut random = SplitMix64::new(seed);
-        let drawn = [512, 4096][random.below(2)];
-        let atomic_unit = args.atomic_unit.as_deref().map_or(Ok(drawn), str::parse)?;
-        let setting = Setting::draw(args.engine, seed, atomic_unit);
+        // The atomic unit.
+        random.below(2);
         let small_blocks = atomic_unit == 512 && random.below(2) == 0;
         let mkfs_arguments: &[&str] = match args.fs.kind() {
             // A small journal wraps around often.
@@ -215,7 +232,7 @@ impl Campaign<'_> {
             here = Here::new(&device)?;
             &mut here
         };
-        let recording = Recording::make(&Order { setting: &setting, transactions: args.transactions }, place)?;
+        let recording = Recording::make(&Order { setting, transactions: args.transactions }, place)?;
         self.count_run(&recording);
         let events = recording.trace.events.len();
         let whole = args.fs.whole(&recording.base, &recording.trace);
@@ -228,7 +245,7 @@ impl Campaign<'_> {
             cuts.advance(position);
             let kept = Kept::draw(&mut random);
             let moment = format!("seed {seed}, cut before event {position} of {events}, {kept:?} kept");
-            let cut = Cut { setting: &setting, atomic_unit, moment, image: cuts.image(kept, &mut random) };
+            let cut = Cut { setting, atomic_unit, moment, image: self.repaired(cuts.image(kept, &mut random))? };
             let expected = recording.expected(position);
             {
                 let mut totals = self.totals.lock();
@@ -241,6 +258,10 @@ impl Campaign<'_> {
             }
         }
         Ok(())
+    }
+
+    fn repaired(&self, image: Image) -> Result<Image> {
+        if self.args.fsck { self.args.fs.repaired(&image) } else { Ok(image) }
     }
 
     /// The device still has the trace of `cut`'s recovery.
@@ -268,7 +289,7 @@ impl Campaign<'_> {
         let events = trace.events.len();
         let moment = format!("{}; its recovery cut before event {position} of {events}, {kept:?} kept", cut.moment);
         self.totals.lock().cuts_of_recoveries += 1;
-        self.check(place, &Cut { moment, image: cuts.image(kept, random), ..cut }, &expected)?;
+        self.check(place, &Cut { moment, image: self.repaired(cuts.image(kept, random))?, ..cut }, &expected)?;
         Ok(())
     }
 

@@ -188,7 +188,7 @@ fn initramfs(modules: &Path, options: &MachineOptions) -> Result<Vec<u8>> {
         archive.program(library, &in_guest(library))?;
     }
     let mut wanted = MODULES.to_vec();
-    wanted.extend(options.file_systems.iter().map(|fs| fs.kind()));
+    wanted.extend(options.file_systems.iter().flat_map(|fs| fs.modules()));
     // They locate ext4's metadata.
     for name in if wanted.contains(&"ext4") { &["debugfs", "dumpe2fs"][..] } else { &[] } {
         let path = tool(name)?;

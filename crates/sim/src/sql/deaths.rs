@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::sim::{Op, SimDisk, SplitMix64};
+use onewrite_core::disk::{Disk, OpenMode};
+use onewrite_core::inspect::home;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::inspect::layout::slot;
 use rusqlite::backup::Backup;
@@ -301,6 +303,25 @@ impl World {
         if now != expected {
             return Err(self.bad(format!("the mirror cannot follow: {now:?} instead of {expected:?}")));
         }
+        Ok(())
+    }
+
+    /// Another program writes the log of a file at rest anew, and flushes it: its seal is gone.
+    pub(super) fn write_log_again(&mut self) -> Step<()> {
+        let file = self.rng.below(2);
+        if self.full {
+            return Ok(());
+        }
+        let sim = self.disk.sim();
+        let is_marked = sim.snapshot_file(&path(file)).is_none_or(|home| home::mark(&home).is_some());
+        let Some(bytes) = sim.snapshot_file(&log_path(file)).filter(|_| !is_marked) else { return Ok(()) };
+        let written = sim.open(&log_path(file), OpenMode::ReadWrite).and_then(|log| {
+            // A fault may strike each call once.
+            let once = || log.set_len(0).and_then(|()| log.write_at(&bytes, 0)).and_then(|()| log.sync());
+            once().or_else(|_| once()).or_else(|_| once()).or_else(|_| once())
+        });
+        written.map_err(|e| self.bad(format!("another program cannot write a log: {e}")))?;
+        self.note(|_| format!("another program writes the log of {file} again"));
         Ok(())
     }
 

@@ -223,6 +223,7 @@ impl World {
             34..37 => self.make_trouble(),
             37 => self.shrink(),
             38 => self.change_locking(),
+            _ if self.rng.below(2) == 0 => self.write_log_again(),
             _ => self.close_one(),
         }
     }

@@ -306,7 +306,8 @@ impl World {
         Ok(())
     }
 
-    /// Another program writes the log of a file at rest anew, and flushes it: its seal is gone.
+    /// Another program writes the log of a file at rest anew, and flushes it: its seal is gone, and
+    /// the next session flushes it.
     pub(super) fn write_log_again(&mut self) -> Step<()> {
         let file = self.rng.below(2);
         if self.full {
@@ -321,7 +322,12 @@ impl World {
             once().or_else(|_| once()).or_else(|_| once()).or_else(|_| once())
         });
         written.map_err(|e| self.bad(format!("another program cannot write a log: {e}")))?;
-        self.note(|_| format!("another program writes the log of {file} again"));
+        let fails = self.trouble == Trouble::Faults && !self.is_wal();
+        if fails {
+            self.disk.sim().fail_nth(Op::Sync, 1, ErrorKind::Other);
+            self.faulty = true;
+        }
+        self.note(|_| format!("another program writes the log of {file} again, the next Sync will fail: {fails}"));
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! The decision of a transaction over several files (`log/several.rs`): looked for by the finder of
 //! its prepared record, kept, cancelled, placed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::base::error::{IoContext, Result};
 use crate::base::layout::decision::SECTOR_BYTES;
@@ -52,26 +52,36 @@ impl Database {
             return Ok(decision_in(own.clone(), slot, decider.token)?.unwrap_or(DecisionLookup::Log));
         }
         let named = log_path(&seen_again(&self.path, &decider.path));
-        let mut logs = vec![aside_path(&named, decider.session), named.clone()];
-        let is_gone = !self.disk.exists(&named).context(|| format!("cannot look for the log {}", named.display()))?;
-        let beside = self.disk.names_beside(&named);
-        let beside = beside.context(|| format!("cannot look for logs beside {}", named.display()))?;
-        // Set aside by a session behind the decider's.
-        logs.extend(beside.into_iter().filter(|path| is_gone || (is_aside(path) && base(path) == base(&named))));
         let mut found = DecisionLookup::Nothing;
-        for path in logs {
-            let Some(log) = LogFile::open(&*self.disk, &path, mode)? else { continue };
+        let mut look = |path: &Path| -> Result<Option<DecisionLookup>> {
+            let Some(log) = LogFile::open(&*self.disk, path, mode)? else { return Ok(None) };
             let slots = log.slots()?;
             if path == named || slots.iter().any(|slot| slot.session == decider.session) {
                 found = DecisionLookup::Log;
             }
-            if let Some(slot) = slots.first()
-                && let Some(decision) = decision_in(log, slot, decider.token)?
-            {
+            slots.first().map_or(Ok(None), |slot| decision_in(log, slot, decider.token))
+        };
+        for path in [&aside_path(&named, decider.session), &named] {
+            if let Some(decision) = look(path)? {
+                return Ok(decision);
+            }
+        }
+        for path in self.logs_beside(&named)? {
+            if let Some(decision) = look(&path)? {
                 return Ok(decision);
             }
         }
         Ok(found)
+    }
+
+    /// All that were set aside from this name, also by sessions behind the decider's. All files,
+    /// where the name is gone.
+    fn logs_beside(&self, named: &Path) -> Result<Vec<PathBuf>> {
+        let what = || format!("cannot look for logs beside {}", named.display());
+        let is_gone = !self.disk.exists(named).context(what)?;
+        let mut logs = self.disk.names_beside(named).context(what)?;
+        logs.retain(|path| is_gone || (is_aside(path) && base(path) == base(named)));
+        Ok(logs)
     }
 
     /// Durable. An error poisons.

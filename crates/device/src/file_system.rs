@@ -63,16 +63,10 @@ impl FileSystem {
         }
     }
 
-    /// The kernel's modules that it asks for by name.
-    pub fn modules(self) -> &'static [&'static str] {
-        match self {
-            FileSystem::Ext4Ordered | FileSystem::Ext4Writeback | FileSystem::Ext4Journal => &["ext4"],
-            FileSystem::Xfs => &["xfs"],
-            FileSystem::Btrfs => &["btrfs"],
-            FileSystem::F2fs => &["f2fs"],
-            FileSystem::Vfat => &["vfat", "nls_cp437", "nls_ascii"],
-            FileSystem::Exfat => &["exfat"],
-        }
+    /// The kernel modules that a mount needs by name: FAT has two tables of characters.
+    pub fn modules(self) -> impl Iterator<Item = &'static str> {
+        let tables: &[&str] = if self == FileSystem::Vfat { &["nls_cp437", "nls_ascii"] } else { &[] };
+        std::iter::once(self.kind()).chain(tables.iter().copied())
     }
 
     /// exFAT cannot. FAT writes the two entries at different times, and a power cut may leave both

@@ -22,10 +22,10 @@ impl Device {
     }
 }
 
-/// The present places of the file system's journal, its metadata (of ext4 without directories; of
-/// F2FS all but directories, whose places name their content) and each file, by its path. A file
-/// that moves or goes takes its region with it. btrfs has none: it has addresses of its own. FAT
-/// and exFAT do not tell any.
+/// The present places of the file system's journal, of its metadata, and of each file by its path.
+/// Metadata are those of ext4 without directories, and those of F2FS without directories, whose
+/// places name their content. A file that moves or goes takes its region with it. btrfs has none:
+/// it has addresses of its own. FAT and exFAT do not tell any.
 pub fn regions(file_system: FileSystem, block_path: &Path, mountpoint: &Path) -> Result<Vec<Region>> {
     let (journal, mut metadata) = match file_system.kind() {
         "btrfs" | "vfat" | "exfat" => return Ok(Vec::new()),

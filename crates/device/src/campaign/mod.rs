@@ -30,10 +30,10 @@ use writer::Order;
 ///
 /// A child process makes random transactions under synchronous=FULL and reports each acknowledged
 /// one. Power cuts are then taken from the device's recording: flushed requests are kept, and of
-/// the rest any subset of atomic units. Each is mounted, which replays the file system's journal,
-/// and opened: every acknowledged transaction must be there, every other whole or absent, the
-/// database sound, writable, and the same at a second open and for stock SQLite. Some of these
-/// recoveries are cut too.
+/// the rest any subset of atomic units. The kernel mounts each, and replays the file system's
+/// journal. Every acknowledged transaction must be there, and every other whole or absent. The
+/// database must be sound and writable. A second open and stock SQLite must find the same. Some of
+/// these recoveries are cut too.
 #[derive(Args)]
 pub struct CutArgs {
     /// File system: ext4-ordered, ext4-writeback, ext4-journal, xfs, btrfs, f2fs, vfat, exfat
@@ -174,8 +174,9 @@ impl Campaign<'_> {
             if left == 0 {
                 break;
             }
-            let setting = self.next_setting()?;
-            let result = self.one_run(&setting, wanted.min(left)).with_context(|| format!("seed {}", setting.seed));
+            let (setting, random) = self.next_run()?;
+            let result = self.one_run(&setting, random, wanted.min(left));
+            let result = result.with_context(|| format!("seed {}", setting.seed));
             if result.is_err() && !self.stop.swap(true, Ordering::Relaxed) {
                 return result;
             }
@@ -187,25 +188,24 @@ impl Campaign<'_> {
         self.stop.load(Ordering::Relaxed) || (!self.args.keep_going && self.totals.lock().violations > 0)
     }
 
-    /// Of the next seed whose engine can run on the file system.
-    fn next_setting(&self) -> Result<Setting> {
+    /// Of the next seed whose engine can run on the file system, with the generator of all further
+    /// draws.
+    fn next_run(&self) -> Result<(Setting, SplitMix64)> {
         loop {
             let seed = self.seeds.fetch_add(1, Ordering::Relaxed);
-            let drawn = [512, 4096][SplitMix64::new(seed).below(2)];
+            let mut random = SplitMix64::new(seed);
+            let drawn = [512, 4096][random.below(2)];
             let atomic_unit = self.args.atomic_unit.as_deref().map_or(Ok(drawn), str::parse)?;
             let setting = Setting::draw(self.args.engine, seed, atomic_unit);
             if self.args.fs.exchanges_names() || !setting.exchanges_names() {
-                return Ok(setting);
+                return Ok((setting, random));
             }
         }
     }
 
-    fn one_run(&self, setting: &Setting, count: u64) -> Result<()> {
+    fn one_run(&self, setting: &Setting, mut random: SplitMix64, count: u64) -> Result<()> {
         let args = self.args;
         let Setting { seed, atomic_unit, .. } = *setting;
-        let mut random = SplitMix64::new(seed);
-        // The atomic unit.
-        random.below(2);
         let small_blocks = atomic_unit == 512 && random.below(2) == 0;
         let mkfs_arguments: &[&str] = match args.fs.kind() {
             // A small journal wraps around often.

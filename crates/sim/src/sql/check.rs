@@ -1,12 +1,13 @@
 //! Checks a disk after a crash as stock SQLite sees it: through onewrite, and without it.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use onewrite_core::disk::OpenMode;
 use onewrite_core::disk::sim::{SimDisk, SplitMix64};
+use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::home::mark;
 use onewrite_core::inspect::layout::home::{READ_VERSION, SESSION, WRITE_VERSION};
 use onewrite_core::inspect::layout::{LOG_SUFFIX, home};
@@ -384,6 +385,13 @@ pub fn log_path(file: usize) -> PathBuf {
     let mut log = path(file).into_os_string();
     log.push(LOG_SUFFIX);
     log.into()
+}
+
+/// Another program writes a file anew, and flushes it: of a log, the seal is gone.
+pub fn write_again(disk: &SimDisk, path: &Path) -> io::Result<()> {
+    let file = disk.open(path, OpenMode::ReadWrite)?;
+    let bytes = disk.snapshot_file(path).unwrap_or_default();
+    file.set_len(0).and_then(|()| file.write_at(&bytes, 0)).and_then(|()| file.sync())
 }
 
 fn error_or_right(

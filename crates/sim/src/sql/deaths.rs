@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::sim::{Op, SimDisk, SplitMix64};
-use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::home;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::inspect::layout::slot;
 use rusqlite::backup::Backup;
 use rusqlite::{Connection, ffi};
 
-use super::check::{Allowed, OldFile, check, empty, log_path, older_file, path, rot, said};
+use super::check::{Allowed, OldFile, check, empty, log_path, older_file, path, rot, said, write_again};
 use super::history::{Client, Step, Trouble, World};
 use super::print::{Print, print};
 use super::process::{Level, SCHEMAS, add_noise, explain, level};
@@ -306,22 +305,16 @@ impl World {
         Ok(())
     }
 
-    /// Another program writes the log of a file at rest anew, and flushes it: its seal is gone, and
-    /// the next session flushes it.
+    /// Another program writes the log of a file at rest again: the next session flushes it.
     pub(super) fn write_log_again(&mut self) -> Step<()> {
         let file = self.rng.below(2);
-        if self.full {
+        let (sim, log) = (self.disk.sim(), log_path(file));
+        let is_at_rest = sim.snapshot_file(&path(file)).is_some_and(|home| home::mark(&home).is_none());
+        // The other program meets no fault.
+        if self.full || self.faulty || !is_at_rest || sim.snapshot_file(&log).is_none() {
             return Ok(());
         }
-        let sim = self.disk.sim();
-        let is_marked = sim.snapshot_file(&path(file)).is_none_or(|home| home::mark(&home).is_some());
-        let Some(bytes) = sim.snapshot_file(&log_path(file)).filter(|_| !is_marked) else { return Ok(()) };
-        let written = sim.open(&log_path(file), OpenMode::ReadWrite).and_then(|log| {
-            // A fault may strike each call once.
-            let once = || log.set_len(0).and_then(|()| log.write_at(&bytes, 0)).and_then(|()| log.sync());
-            once().or_else(|_| once()).or_else(|_| once()).or_else(|_| once())
-        });
-        written.map_err(|e| self.bad(format!("another program cannot write a log: {e}")))?;
+        write_again(sim, &log).map_err(|e| self.bad(format!("another program cannot write a log: {e}")))?;
         let fails = self.trouble == Trouble::Faults && !self.is_wal();
         if fails {
             self.disk.sim().fail_nth(Op::Sync, 1, ErrorKind::Other);

@@ -5,20 +5,20 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use onewrite_core::disk::Disk;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
-use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::layout::slot;
 use onewrite_sim::check::{Counts, Violation};
 use onewrite_sim::history::Campaign;
 use onewrite_sim::hook::HookDisk;
 use onewrite_sim::sql::attached;
-use onewrite_sim::sql::check::{Allowed, Setting, check, empty, log_path, path};
+use onewrite_sim::sql::check::{Allowed, Setting, check, empty, log_path, path, write_again};
 use onewrite_sim::sql::history;
 use onewrite_sim::sql::print::print;
-use onewrite_sim::sql::process::level;
+use onewrite_sim::sql::process::{Level, level};
 use onewrite_sim::sql::statements::Shape;
 use parking_lot::Mutex;
-use rusqlite::ErrorCode;
+use rusqlite::{Connection, ErrorCode};
 
 const SHAPE: Shape =
     Shape { page_bytes: 1024, page_bytes_max: 4096, auto_vacuum: 0, bytes_max: 100_000, big_bytes: 50_000 };
@@ -395,52 +395,53 @@ fn a_step_aside_that_fails_is_rolled_back_after_a_crash() {
     assert!(failures > 5, "{failures}");
 }
 
+/// A transaction over two files is the last of the second one, which stays open beside.
+fn one_transaction_over_two_files(process: &Level, setting: &Setting) -> (Connection, Connection) {
+    let side = process.open(1, &setting.options).unwrap();
+    side.execute_batch("CREATE TABLE s(a)").unwrap();
+    let db = process.open(0, &setting.options).unwrap();
+    db.execute("ATTACH ?1 AS side", [process.uri(1, &setting.options)]).unwrap();
+    db.execute_batch("CREATE TABLE t(a); BEGIN; INSERT INTO t VALUES (1); INSERT INTO s VALUES (1); COMMIT").unwrap();
+    (db, side)
+}
+
+fn power_cuts_leave(allowed: &Allowed, sim: &SimDisk, setting: &Setting, case: &str) {
+    for seed in 0..100 {
+        let checked = check(setting, &sim.crash(seed), allowed, allowed, &mut SplitMix64::new(seed), 1, 0);
+        assert_eq!(checked.err().map(|v| v.what), None, "{case}, seed: {seed}");
+    }
+}
+
 /// A file at rest has a log that another program wrote, so it is flushed. That fails, and a second
 /// file still needs the decision in it (rule PreparedThenDecided).
 #[test]
 fn a_decision_outlasts_the_failed_flush_of_a_log_that_was_found() {
     let (setting, sim, process) = (setting(), sim(), level(0));
     process.boot(HookDisk::new(sim.clone(), None));
-    let side = process.open(1, &setting.options).unwrap();
-    side.execute_batch("CREATE TABLE s(a)").unwrap();
-    let db = process.open(0, &setting.options).unwrap();
-    db.execute("ATTACH ?1 AS side", [process.uri(1, &setting.options)]).unwrap();
-    db.execute_batch("CREATE TABLE t(a); BEGIN; INSERT INTO t VALUES (1); INSERT INTO s VALUES (1); COMMIT").unwrap();
+    let (db, side) = one_transaction_over_two_files(&process, &setting);
     let of_side = print(&side, "main").unwrap();
     db.close().unwrap();
-    let log = sim.open(&log_path(0), OpenMode::ReadWrite).unwrap();
-    let bytes = sim.snapshot_file(&log_path(0)).unwrap();
-    log.set_len(0).and_then(|()| log.write_at(&bytes, 0)).and_then(|()| log.sync()).unwrap();
+    write_again(&sim, &log_path(0)).unwrap();
     let db = process.open(0, &setting.options).unwrap();
     sim.fail_nth(Op::Sync, 1, ErrorKind::Other);
     db.execute_batch("INSERT INTO t VALUES (2)").unwrap_err();
     let before = print(&db, "main").unwrap();
-    for rows in [1, 2] {
-        let allowed = Allowed::only([print(&db, "main").unwrap(), of_side]);
-        for seed in 0..100 {
-            let checked = check(&setting, &sim.crash(seed), &allowed, &allowed, &mut SplitMix64::new(seed), 1, 0);
-            assert_eq!(checked.err().map(|v| v.what), None, "rows: {rows}, seed: {seed}");
-        }
-        if rows == 1 {
-            db.execute_batch("INSERT INTO t VALUES (2)").unwrap();
-            assert_ne!(print(&db, "main").unwrap(), before);
-        }
-    }
+    power_cuts_leave(&Allowed::only([before, of_side]), &sim, &setting, "behind the failure");
+    db.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+    let after = print(&db, "main").unwrap();
+    assert_ne!(after, before);
+    power_cuts_leave(&Allowed::only([after, of_side]), &sim, &setting, "behind the next try");
 }
 
-/// A file is renamed in use, and another is made under its name: the log is set aside, in the
-/// session of the decision or a later one, and stays behind the close (rule PreparedThenDecided).
+/// A file is renamed in use, and its log is set aside for another file of that name. The log stays
+/// behind the close, also where a later session than the decision's set it aside (rule
+/// PreparedThenDecided).
 #[test]
 fn a_decision_outlasts_the_close_of_a_log_that_was_set_aside() {
     for later in [false, true] {
         let (setting, sim, process) = (setting(), sim(), level(0));
         process.boot(HookDisk::new(sim.clone(), None));
-        let side = process.open(1, &setting.options).unwrap();
-        side.execute_batch("CREATE TABLE s(a)").unwrap();
-        let mut db = process.open(0, &setting.options).unwrap();
-        db.execute("ATTACH ?1 AS side", [process.uri(1, &setting.options)]).unwrap();
-        db.execute_batch("CREATE TABLE t(a); BEGIN; INSERT INTO t VALUES (1); INSERT INTO s VALUES (1); COMMIT")
-            .unwrap();
+        let (mut db, side) = one_transaction_over_two_files(&process, &setting);
         if later {
             db.close().unwrap();
             db = process.open(0, &setting.options).unwrap();
@@ -452,10 +453,7 @@ fn a_decision_outlasts_the_close_of_a_log_that_was_set_aside() {
         db.close().unwrap();
         let prints = [print(&other, "main").unwrap(), print(&side, "main").unwrap()];
         let allowed = Allowed { files: [vec![empty(), prints[0]], vec![prints[1]]], joint: false };
-        for seed in 0..100 {
-            let checked = check(&setting, &sim.crash(seed), &allowed, &allowed, &mut SplitMix64::new(seed), 1, 0);
-            assert_eq!(checked.err().map(|v| v.what), None, "later: {later}, seed: {seed}");
-        }
+        power_cuts_leave(&allowed, &sim, &setting, &format!("later: {later}"));
     }
 }
 

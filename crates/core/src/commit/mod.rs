@@ -52,8 +52,12 @@ pub fn prepare(c: &mut Commit<'_>) -> Result<()> {
 }
 
 pub fn plan(c: &mut Commit<'_>) -> Result<PreparedCommit> {
-    let due = before_commit(c)?;
-    encode(c, due)
+    let planned = before_commit(c).and_then(|due| encode(c, due));
+    if planned.is_err() {
+        // SQLite may go on in the transaction.
+        stream::leave_to_memory(c.db, c.live, c.txn)?;
+    }
+    planned
 }
 
 /// Work of commits before, or of a recovery, that is due before the next record; the rest of it.

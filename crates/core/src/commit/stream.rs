@@ -171,6 +171,15 @@ pub fn read(db: &Database, txn: &Txn, page: PageNo, in_page: usize, to: &mut [u8
     Ok(true)
 }
 
+/// Behind a commit that was prepared or failed: images in memory are newer than streamed ones.
+pub fn leave_to_memory(db: &Database, live: &mut LiveDatabase, txn: &mut Txn) -> Result<()> {
+    let streamed = txn.streamed.len();
+    for page in txn.pages.keys() {
+        txn.streamed.remove(*page);
+    }
+    if streamed > 0 && txn.streamed.is_empty() { give_up(db, live, txn) } else { Ok(()) }
+}
+
 /// The transaction ends without its images, and no record names them.
 pub fn give_up(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<()> {
     live.log.stream_drop(txn.stream_from)?;

@@ -291,18 +291,10 @@ impl Connection {
             return Ok(());
         };
         txn.stage = TxnStage::Open;
-        // Images in memory are newer than streamed ones.
-        let streamed = txn.streamed.len();
-        for page in txn.pages.keys() {
-            txn.streamed.remove(*page);
+        match self.db.writer.lock().as_mut() {
+            Some(live) => stream::leave_to_memory(&self.db, live, txn),
+            None => Ok(()),
         }
-        if streamed > 0
-            && txn.streamed.is_empty()
-            && let Some(live) = self.db.writer.lock().as_mut()
-        {
-            stream::give_up(&self.db, live, txn)?;
-        }
-        Ok(())
     }
 
     pub(super) fn roll_back(&mut self) -> Result<()> {

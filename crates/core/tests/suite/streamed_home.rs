@@ -113,6 +113,51 @@ fn a_disk_that_gets_full_takes_nothing_from_home() {
     assert_eq!(home(&sim).len(), before.len());
 }
 
+/// SQLite goes on in the transaction behind a commit that failed: it writes old pages to roll back, and
+/// in exclusive mode the next transaction's.
+#[test]
+fn a_commit_that_found_no_room_leaves_its_pages_in_memory() {
+    const FEW: usize = 13;
+    let few = |n: u64| {
+        let mut pages: Vec<_> = all(n).into_iter().take(FEW).map(|(_, image)| image).collect();
+        pages[0][31] = FEW as u8;
+        pages.concat()
+    };
+    let sim = SimDisk::new(SimConfig::default());
+    sim.put_file(Path::new("/db"), &few(100));
+    // A record has whole pages, and they fill more than half of the ring.
+    let options = [("scheme", "wal-opt"), ("stream_size", "64k"), ("log_size", "256k")];
+    let options = options.map(|(n, v)| (n.to_owned(), v.to_owned()));
+    let mut c = Engine::new(Arc::new(sim.clone())).open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
+    write(&mut c, &[(1, page(101))]);
+    let used: usize = sim.paths().iter().filter_map(|path| sim.snapshot_file(path)).map(|file| file.len()).sum();
+    let seen = |c: &mut Connection| {
+        let mut home = vec![0; FEW * PAGE];
+        home.chunks_mut(PAGE).zip(0..).for_each(|(to, n)| assert_eq!(c.read_at(to, n * PAGE as u64).unwrap(), PAGE));
+        home
+    };
+    let overwrite = |c: &mut Connection, n| {
+        few(n).chunks(PAGE).zip(0..).for_each(|(image, n)| c.write_at(image, n * PAGE as u64).unwrap());
+    };
+    for behind in [100, 300] {
+        sim.set_capacity((used + 6 * PAGE) as u64);
+        begin(&mut c);
+        overwrite(&mut c, 200);
+        let full = c.prepare(None);
+        assert!(matches!(full, Err(Error::Full(_))), "{full:?}");
+        overwrite(&mut c, behind);
+        assert!(seen(&mut c) == few(behind), "a page of the commit that failed is read");
+        sim.set_capacity(1 << 20);
+        c.prepare(None).unwrap();
+        c.sync().unwrap();
+        c.commit().unwrap();
+        assert!(seen(&mut c)[PAGE..] == few(behind)[PAGE..], "a page of the commit that failed is committed");
+        c.unlock(LockLevel::None).unwrap();
+    }
+    c.close().unwrap();
+    assert!(home(&sim)[PAGE..] == few(300)[PAGE..]);
+}
+
 /// Between the record and the checkpoint that follows it, no list of changes has these pages.
 #[test]
 fn another_process_knows_that_its_list_of_changes_lacks_them() {

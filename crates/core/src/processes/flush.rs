@@ -85,16 +85,16 @@ fn next_flusher(words: &ProcessWords, me: usize, gathers: bool) -> (Flusher, Dur
     (Flusher::Other(me), if gatherer == mine { left } else { LOOK_FOR_DEAD })
 }
 
-/// For a message.
-fn flusher_named(words: &ProcessWords) -> String {
+fn takes_long(words: &ProcessWords) -> Error {
     let flusher = ProcessWords::flusher_of(words.flusher().load(SeqCst)).filter(|process| *process < PROCESSES);
     let tag = flusher.map(|process| words.tag(process)).filter(|tag| tag.pid().is_some());
-    tag.map_or(String::new(), |tag| format!(": {}", tag.name()))
+    let named = tag.map_or(String::new(), |tag| format!(": {}", tag.name()));
+    Error::Busy(format!("a flush of another process takes long{named}"))
 }
 
 impl Database {
-    /// For all, and on the medium if `durability` says so; flushes for all if no other does. `Busy`
-    /// after the `deadline`.
+    /// For all, and on the medium if `durability` says so; flushes for all if no other process that
+    /// lives does. `Busy` if one does at the `deadline`.
     pub fn wait_flushed(
         &self,
         member: &Member,
@@ -157,9 +157,7 @@ impl Database {
                 return Ok(());
             }
             let now = Instant::now();
-            if deadline.is_some_and(|deadline| now >= deadline) {
-                return Err(Error::Busy(format!("a flush of another process takes long{}", flusher_named(words))));
-            }
+            let is_late = deadline.is_some_and(|deadline| now >= deadline);
             let may = words.written() >= tid && !member.observes;
             // Before the flusher: else that of a later flush could be taken for this one's.
             let (target, bell) = words.flushing();
@@ -169,14 +167,16 @@ impl Database {
                 _ => (Flusher::Other(flusher.unwrap_or(member.me)), LOOK_FOR_DEAD),
             };
             if let Flusher::Other(other) = turn
-                && (now - looked >= LOOK_FOR_DEAD || now - since >= patience)
+                && (now - looked >= LOOK_FOR_DEAD || now - since >= patience || is_late)
             {
                 looked = now;
                 if other != member.me && member.is_dead(other)? {
-                    self.flush_for_dead(member, other, deadline)?;
+                    if !self.flush_for_dead(member, other, deadline)? && is_late {
+                        return Err(takes_long(words));
+                    }
                     continue;
                 }
-                if now - since >= patience && may {
+                if now - since >= patience && may && !is_late {
                     turn = lead(words, member.me, other as u64 + 1);
                     since = now;
                 }
@@ -184,6 +184,9 @@ impl Database {
             if turn == Flusher::Me {
                 self.flush_for_all(member)?;
                 continue;
+            }
+            if is_late {
+                return Err(takes_long(words));
             }
             let is_covered = flusher.is_some() && target >= tid;
             match bells.get(if is_covered { bell } else { 1 - bell }) {
@@ -218,14 +221,14 @@ impl Database {
     }
 
     /// The dead process's flush may have failed: everything is written again, in a turn (rule
-    /// WrittenAgain).
-    fn flush_for_dead(&self, member: &Member, dead: usize, deadline: Option<Instant>) -> Result<()> {
+    /// WrittenAgain). False: another process has the turn.
+    fn flush_for_dead(&self, member: &Member, dead: usize, deadline: Option<Instant>) -> Result<bool> {
         // A commit in its own turn would wait for itself.
         if !member.join_turn() {
             let soon = Instant::now() + LOOK_FOR_DEAD;
             match self.enter(true, deadline.map_or(soon, |deadline| deadline.min(soon))) {
                 Ok(()) => {}
-                Err(Error::Busy(_)) => return Ok(()),
+                Err(Error::Busy(_)) => return Ok(false),
                 Err(e) => return Err(e),
             }
         }
@@ -234,6 +237,6 @@ impl Database {
             _ => Ok(()),
         };
         self.leave(false);
-        done
+        done.map(|()| true)
     }
 }

@@ -113,8 +113,8 @@ fn a_disk_that_gets_full_takes_nothing_from_home() {
     assert_eq!(home(&sim).len(), before.len());
 }
 
-/// SQLite goes on in the transaction behind a commit that failed: it writes old pages to roll back, and
-/// in exclusive mode the next transaction's.
+/// SQLite goes on in the transaction of a commit that failed: it writes old pages to roll back, and
+/// in exclusive mode those of the next one.
 #[test]
 fn a_commit_that_found_no_room_leaves_its_pages_in_memory() {
     const FEW: usize = 13;

@@ -15,7 +15,7 @@ use onewrite_sim::sql::attached;
 use onewrite_sim::sql::check::{Allowed, Setting, check, empty, log_path, path, write_again};
 use onewrite_sim::sql::history;
 use onewrite_sim::sql::print::print;
-use onewrite_sim::sql::process::{Level, level};
+use onewrite_sim::sql::process::{BESIDE, Level, level};
 use onewrite_sim::sql::statements::Shape;
 use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
@@ -459,6 +459,37 @@ fn a_decision_outlasts_the_close_of_a_log_that_was_set_aside() {
 
 /// The slot before the newest was older than the page size and led to no record. By the first
 /// record both say the same (rule SlotBeforeReuse), so either may be damaged without loss (I7).
+/// Even without a busy timeout. Its first snapshot tells: for this pragma SQLite reads no schema in
+/// another one before.
+#[test]
+fn a_program_that_starts_again_sees_its_dead_transaction_at_once_or_never() {
+    let (setting, process, beside) = (setting(), level(0), level(BESIDE));
+    let version = |db: &Connection| db.query_row("PRAGMA user_version", [], |row| row.get::<_, i64>(0)).unwrap();
+    let mut seen = Vec::new();
+    for calls in 0.. {
+        let sim = sim();
+        process.boot(HookDisk::new(sim.clone(), None));
+        beside.boot(HookDisk::new(sim.clone(), None));
+        let db = process.open(0, &setting.options).unwrap();
+        let other = beside.open(0, &setting.options).unwrap();
+        db.execute_batch("CREATE TABLE t(k); PRAGMA user_version=1").unwrap();
+        // Behind another process's, a record is written before it is flushed.
+        other.execute_batch("PRAGMA user_version=2").unwrap();
+        process.die_after(calls);
+        let done = db.execute_batch("PRAGMA user_version=3").is_ok();
+        process.boot(HookDisk::new(sim.clone(), None));
+        let again = process.open(0, &setting.options).unwrap();
+        let first = version(&again);
+        other.execute_batch("INSERT INTO t VALUES (1)").unwrap();
+        assert_eq!([version(&again), version(&other)], [first; 2], "dead after {calls} calls");
+        seen.push(first);
+        if done {
+            break;
+        }
+    }
+    assert!(seen.is_sorted() && seen[0] == 2 && seen[seen.len() - 1] == 3, "{seen:?}");
+}
+
 #[test]
 fn a_damaged_slot_of_a_young_database_loses_nothing() {
     let (setting, sim, process) = (setting(), sim(), level(0));

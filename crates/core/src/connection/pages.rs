@@ -185,10 +185,11 @@ impl Connection {
                 home::page_count(buf) == Some(0)
             }
             // A power cut may leave the mark's length without its bytes.
-            None => {
-                read.iter().all(|byte| *byte == 0)
-                    && db.home.len().context(|| db.what("cannot read the length of"))? <= at::HEADER_BYTES as u64
+            None if read.iter().all(|byte| *byte == 0) => {
+                let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
+                bytes == 0 || bytes == at::HEADER_BYTES as u64
             }
+            None => false,
         };
         if is_empty { Ok(self.header_to_come(buf)) } else { Ok(n) }
     }

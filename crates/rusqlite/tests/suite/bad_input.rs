@@ -200,6 +200,8 @@ fn a_file_that_is_no_database_is_left_alone() {
         ("short", b"hello".to_vec()),
         ("noise", (0..9000u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect()),
         ("almost", marked),
+        ("few zeros", vec![0; 17]),
+        ("zeros", vec![0; 8192]),
     ] {
         let path = dir.path().join(name);
         fs::write(&path, &bytes).unwrap();

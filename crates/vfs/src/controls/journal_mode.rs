@@ -42,6 +42,9 @@ pub(crate) fn answer(state: &mut MainFileState, value: Option<&str>) -> Option<A
         None | Some("wal") if absorbed => Some(Ok("wal".to_owned())),
         None => None,
         Some(mode) if (absorbed || mode == "wal") && in_transaction(state) => {
+            if !state.caller.is_in_transaction(&state.host().api) {
+                return Some(Err((code::LOCKED, "database table is locked".to_owned())));
+            }
             let way = if mode == "wal" { "into" } else { "out of" };
             Some(Err((code::ERROR, format!("cannot change {way} wal mode from within a transaction"))))
         }
@@ -95,8 +98,8 @@ fn absorbs(state: &mut MainFileState) -> bool {
     state.flags() & open::READONLY == 0 && state.engine().is_some_and(|conn| conn.absorbs_wal())
 }
 
-/// Whether a transaction is open: the application's own, or by this file's locks, which a
-/// connection in exclusive mode keeps.
+/// Whether a transaction is open: the application's own, or by this file's locks. A connection in
+/// exclusive mode keeps them, and one that shares the cache may have taken them.
 fn in_transaction(state: &mut MainFileState) -> bool {
     let (explicit, _) = state.caller.transaction(&state.host().api);
     explicit || (state.level_number() > 0 && !state.connection().is_some_and(|conn| Connection::keeps_locks(conn)))

@@ -66,6 +66,17 @@ impl Caller {
             (is_explicit, is_explicit && (api.txn_state)(connection, ptr::null()) > NO_TRANSACTION)
         }
     }
+
+    /// Whether the connection that makes this call is in a transaction, and not another one that
+    /// shares its cache. An unknown one is.
+    pub(crate) fn is_in_transaction(&self, api: &Api) -> bool {
+        // SAFETY: as above.
+        unsafe {
+            self.connection.map(|at| at.read()).filter(|db| !db.is_null()).is_none_or(|connection| {
+                (api.get_autocommit)(connection) == 0 || (api.txn_state)(connection, ptr::null()) > NO_TRANSACTION
+            })
+        }
+    }
 }
 
 impl BusyHandler {

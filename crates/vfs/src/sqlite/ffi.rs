@@ -152,6 +152,7 @@ pub mod code {
     pub const ERROR: c_int = 1;
     pub const INTERNAL: c_int = 2;
     pub const BUSY: c_int = 5;
+    pub const LOCKED: c_int = 6;
     pub const NOMEM: c_int = 7;
     pub const READONLY: c_int = 8;
     pub const READONLY_DBMOVED: c_int = 8 | (4 << 8);

@@ -90,6 +90,22 @@ fn within_a_transaction_the_mode_stays_as_in_sqlite() {
     refused(&db, "PRAGMA journal_mode=wal", "into");
 }
 
+/// As in SQLite, where another connection that shares the cache is in a transaction.
+#[test]
+fn with_a_shared_cache_another_connection_has_the_mode_locked() {
+    let dir = setup();
+    let path = dir.path().join("shared.db");
+    let [db, other] = [(); 2].map(|()| open(&path, "cache=shared").unwrap());
+    db.execute_batch(TABLE).unwrap();
+    for begin in ["BEGIN; SELECT * FROM t", "BEGIN IMMEDIATE"] {
+        other.execute_batch(begin).unwrap();
+        let (code, message) = explain(db.execute_batch("PRAGMA journal_mode=wal").unwrap_err());
+        assert_eq!(code & 0xff, ffi::SQLITE_LOCKED, "{message}");
+        other.execute_batch("COMMIT").unwrap();
+    }
+    assert_eq!(mode(&db, "journal_mode=wal"), "wal");
+}
+
 /// The commit must not wait for readers, as a change of the mode would.
 #[test]
 fn a_mode_that_was_refused_within_a_transaction_does_not_hold_its_commit_up() {

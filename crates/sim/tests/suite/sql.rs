@@ -457,8 +457,6 @@ fn a_decision_outlasts_the_close_of_a_log_that_was_set_aside() {
     }
 }
 
-/// The slot before the newest was older than the page size and led to no record. By the first
-/// record both say the same (rule SlotBeforeReuse), so either may be damaged without loss (I7).
 /// Even without a busy timeout. Its first snapshot tells: for this pragma SQLite reads no schema in
 /// another one before.
 #[test]
@@ -490,6 +488,8 @@ fn a_program_that_starts_again_sees_its_dead_transaction_at_once_or_never() {
     assert!(seen.is_sorted() && seen[0] == 2 && seen[seen.len() - 1] == 3, "{seen:?}");
 }
 
+/// The slot before the newest was older than the page size and led to no record. By the first
+/// record both say the same (rule SlotBeforeReuse), so either may be damaged without loss (I7).
 #[test]
 fn a_damaged_slot_of_a_young_database_loses_nothing() {
     let (setting, sim, process) = (setting(), sim(), level(0));

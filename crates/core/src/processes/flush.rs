@@ -85,11 +85,11 @@ fn next_flusher(words: &ProcessWords, me: usize, gathers: bool) -> (Flusher, Dur
     (Flusher::Other(me), if gatherer == mine { left } else { LOOK_FOR_DEAD })
 }
 
-fn takes_long(words: &ProcessWords) -> Error {
+/// For a message.
+fn flusher_named(words: &ProcessWords) -> String {
     let flusher = ProcessWords::flusher_of(words.flusher().load(SeqCst)).filter(|process| *process < PROCESSES);
     let tag = flusher.map(|process| words.tag(process)).filter(|tag| tag.pid().is_some());
-    let named = tag.map_or(String::new(), |tag| format!(": {}", tag.name()));
-    Error::Busy(format!("a flush of another process takes long{named}"))
+    tag.map_or(String::new(), |tag| format!(": {}", tag.name()))
 }
 
 impl Database {
@@ -171,12 +171,10 @@ impl Database {
             {
                 looked = now;
                 if other != member.me && member.is_dead(other)? {
-                    if !self.flush_for_dead(member, other, deadline)? && is_late {
-                        return Err(takes_long(words));
+                    if self.flush_for_dead(member, other, deadline)? || !is_late {
+                        continue;
                     }
-                    continue;
-                }
-                if now - since >= patience && may && !is_late {
+                } else if now - since >= patience && may && !is_late {
                     turn = lead(words, member.me, other as u64 + 1);
                     since = now;
                 }
@@ -186,7 +184,7 @@ impl Database {
                 continue;
             }
             if is_late {
-                return Err(takes_long(words));
+                return Err(Error::Busy(format!("a flush of another process takes long{}", flusher_named(words))));
             }
             let is_covered = flusher.is_some() && target >= tid;
             match bells.get(if is_covered { bell } else { 1 - bell }) {

@@ -56,12 +56,9 @@ impl Caller {
     /// Whether the application began the transaction itself, and whether SQLite has read in one. To
     /// be called within a call of SQLite's for this file.
     pub(crate) fn transaction(&self, api: &Api) -> (bool, bool) {
-        // SAFETY: the address is valid, and the connection in it makes the call that this is part
-        // of.
+        let Some(connection) = self.connection() else { return (false, false) };
+        // SAFETY: the connection makes the call that this is part of.
         unsafe {
-            let Some(connection) = self.connection.map(|at| at.read()).filter(|db| !db.is_null()) else {
-                return (false, false);
-            };
             let is_explicit = (api.get_autocommit)(connection) == 0;
             (is_explicit, is_explicit && (api.txn_state)(connection, ptr::null()) > NO_TRANSACTION)
         }
@@ -70,12 +67,16 @@ impl Caller {
     /// Whether the connection that makes this call is in a transaction, and not another one that
     /// shares its cache. An unknown one is.
     pub(crate) fn is_in_transaction(&self, api: &Api) -> bool {
-        // SAFETY: as above.
-        unsafe {
-            self.connection.map(|at| at.read()).filter(|db| !db.is_null()).is_none_or(|connection| {
-                (api.get_autocommit)(connection) == 0 || (api.txn_state)(connection, ptr::null()) > NO_TRANSACTION
-            })
-        }
+        // SAFETY: the connection makes the call that this is part of.
+        self.connection().is_none_or(|connection| unsafe {
+            (api.get_autocommit)(connection) == 0 || (api.txn_state)(connection, ptr::null()) > NO_TRANSACTION
+        })
+    }
+
+    /// The one that uses the file now. To be called within a call of SQLite's for this file.
+    fn connection(&self) -> Option<*mut Opaque> {
+        // SAFETY: the address is valid as long as the file is.
+        self.connection.map(|at| unsafe { at.read() }).filter(|connection| !connection.is_null())
     }
 }
 

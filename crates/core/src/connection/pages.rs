@@ -14,7 +14,7 @@ use crate::database::{Database, LiveDatabase};
 use crate::pages::image::Image;
 use crate::pages::table::part;
 use crate::pages::txn::{Txn, TxnStage};
-use crate::sqlite_format::home::{self, FileKind, HomeMark};
+use crate::sqlite_format::home::{self, FileKind, HomeMark, State};
 
 /// The bytes by which SQLite checks its cache. Applications see the sizes only by pragmas
 /// ([`Connection::note_size_asked`]).
@@ -187,7 +187,7 @@ impl Connection {
             // A power cut may leave the mark's length without its bytes.
             None if read.iter().all(|byte| *byte == 0) => {
                 let bytes = db.home.len().context(|| db.what("cannot read the length of"))?;
-                bytes == 0 || bytes == at::HEADER_BYTES as u64
+                State::of_home(read, bytes).kind == FileKind::Empty
             }
             None => false,
         };

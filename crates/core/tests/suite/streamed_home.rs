@@ -19,7 +19,12 @@ const FLAGS: usize = 88;
 const PAGES: u64 = 1 + 12 * 16;
 
 fn open(disk: impl Disk + 'static) -> Connection {
-    let options = [("stream_size", "64k"), ("log_size", "256k")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+    open_as("log", disk)
+}
+
+fn open_as(scheme: &str, disk: impl Disk + 'static) -> Connection {
+    let options = [("scheme", scheme), ("stream_size", "64k"), ("log_size", "256k")];
+    let options = options.map(|(n, v)| (n.to_owned(), v.to_owned()));
     Engine::new(Arc::new(disk)).open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap()
 }
 
@@ -42,6 +47,10 @@ fn all(n: u64) -> Vec<(u64, Vec<u8>)> {
 
 fn home(sim: &SimDisk) -> Vec<u8> {
     sim.snapshot_file(Path::new("/db")).unwrap()
+}
+
+fn used(sim: &SimDisk) -> usize {
+    sim.paths().iter().filter_map(|path| sim.snapshot_file(path)).map(|file| file.len()).sum()
 }
 
 fn begin(c: &mut Connection) {
@@ -101,7 +110,7 @@ fn a_rollback_leaves_home_as_it_was() {
 fn a_disk_that_gets_full_takes_nothing_from_home() {
     let (sim, mut c) = database();
     let before = home(&sim);
-    let used: usize = sim.paths().iter().filter_map(|path| sim.snapshot_file(path)).map(|file| file.len()).sum();
+    let used = used(&sim);
     sim.set_capacity((used + 100 * PAGE) as u64);
     begin(&mut c);
     let full = all(100).iter().find_map(|(n, image)| c.write_at(image, n * PAGE as u64).err());
@@ -126,11 +135,9 @@ fn a_commit_that_found_no_room_leaves_its_pages_in_memory() {
     let sim = SimDisk::new(SimConfig::default());
     sim.put_file(Path::new("/db"), &few(100));
     // A record has whole pages, and they fill more than half of the ring.
-    let options = [("scheme", "wal-opt"), ("stream_size", "64k"), ("log_size", "256k")];
-    let options = options.map(|(n, v)| (n.to_owned(), v.to_owned()));
-    let mut c = Engine::new(Arc::new(sim.clone())).open(Path::new("/db"), OpenMode::ReadWrite, &options).unwrap();
+    let mut c = open_as("wal-opt", sim.clone());
     write(&mut c, &[(1, page(101))]);
-    let used: usize = sim.paths().iter().filter_map(|path| sim.snapshot_file(path)).map(|file| file.len()).sum();
+    let used = used(&sim);
     let seen = |c: &mut Connection| {
         let mut home = vec![0; FEW * PAGE];
         home.chunks_mut(PAGE).zip(0..).for_each(|(to, n)| assert_eq!(c.read_at(to, n * PAGE as u64).unwrap(), PAGE));

@@ -137,6 +137,10 @@ pub trait Disk: Send + Sync {
         let _not_of_this_system = path;
         None
     }
+    /// An error unless `path` leads to a regular file: opening a pipe waits for its other end.
+    fn check_regular(&self, path: &Path) -> io::Result<()> {
+        if self.exists(path)? { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
     /// Name of the file system of `path`, where other machines may use it at the same time.
     fn shared_between_machines(&self, path: &Path) -> Option<String> {
         let _of_one_machine = path;

@@ -141,6 +141,10 @@ impl Disk for RealDisk {
         common::exists(path)
     }
 
+    fn check_regular(&self, path: &Path) -> io::Result<()> {
+        look::at_path(path)?.regular()
+    }
+
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
         match host::rename_as(one, other, RenameFlags::EXCHANGE) {
             Err(Errno::INVAL | Errno::NOSYS) => Err(ErrorKind::Unsupported.into()),

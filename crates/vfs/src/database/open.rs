@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
-use onewrite_core::disk::{OpenMode, look};
+use onewrite_core::disk::OpenMode;
 use onewrite_core::inspect::home::mark;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::text::printable;
@@ -112,10 +112,8 @@ unsafe fn open_left(
     static SAID: Once = Once::new();
     SAID.call_once(|| host.api.log(code::WARNING, &format!("onewrite: {}", printable(&why))));
     if *flags & flag::READWRITE == 0 {
-        // The base would wait for the other end of a pipe.
-        look::at_path(&path)
-            .and_then(|found| found.regular())
-            .map_err(|e| Error::io(format!("cannot open the database {}", path.display()), e))?;
+        let what = || format!("cannot open the database {}", path.display());
+        host.disk.check_regular(&path).map_err(|e| Error::io(what(), e))?;
     }
     // SAFETY: as promised by the caller; the file is closed in `xClose`.
     let (mut file, opened) = unsafe { BaseFile::open(host.base, name, *flags)? };
@@ -155,9 +153,8 @@ unsafe fn open_read_only(
         options.set(option, value).map_err(cannot_open)?;
     }
     let what = || format!("cannot open the database {}", path.display());
-    // The base would wait for the other end of a pipe, and would notice a directory at the first
-    // read.
-    look::at_path(path).and_then(|found| found.regular()).map_err(|e| Error::io(what(), e))?;
+    // The base would notice a directory at the first read.
+    host.disk.check_regular(path).map_err(|e| Error::io(what(), e))?;
     // SAFETY: as promised by the caller; the file is closed in `xClose`.
     let (mut file, _) = unsafe { BaseFile::open(host.base, name, flags) }.map_err(|fault| match fault {
         Fault::Base(code::CANTOPEN) => Error::io(what(), host.base.last_error()).into(),

@@ -32,9 +32,17 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(api: Api, base: Base, name: &CStr, disk: Arc<dyn Disk>, passes_through: bool) -> Host {
+    /// Without an `engine` it makes one with a keeper.
+    pub(crate) fn new(
+        api: Api,
+        base: Base,
+        name: &CStr,
+        disk: Arc<dyn Disk>,
+        engine: Option<Arc<Engine>>,
+        passes_through: bool,
+    ) -> Host {
         fork::watch();
-        let engine = engine_on(&disk);
+        let engine = engine.unwrap_or_else(|| engine_on(&disk));
         let engine = Mutex::new((fork::generation(), engine));
         Host { api, base, name: name.to_owned(), disk, passes_through, engine }
     }

@@ -117,7 +117,7 @@ pub unsafe fn register_inside(api: &Api) -> c_int {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let make_default = default_wanted(environment::variable(DEFAULT_VARIABLE))?;
         // SAFETY: as promised by the caller.
-        unsafe { register_on(api, VFS_NAME, make_default, None, None) }
+        unsafe { register_on(api, VFS_NAME, make_default, None) }
     }));
     let (code, message) = match outcome {
         Ok(Ok(_)) => return code::OK,

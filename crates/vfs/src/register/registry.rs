@@ -6,12 +6,14 @@ use std::ffi::{CStr, c_int};
 use std::fmt;
 use std::sync::Arc;
 
+use onewrite_core::Engine;
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::{Disk, Mutex};
 
 use crate::callbacks::{Onewrite, structure};
 use crate::host::Host;
 use crate::host::base::{Base, STOCK_VFS};
+use crate::process::fork;
 use crate::process::version::VERSION_CALL;
 use crate::sql::each_connection;
 use crate::sqlite::api::{Api, VERSION_MIN, version_error};
@@ -53,7 +55,7 @@ pub(super) static REGISTERED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
 pub unsafe fn register(api: &Api, name: &CStr, make_default: bool) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller.
     unsafe {
-        if register_on(api, name, make_default, None, None)? != Registered::Now {
+        if register_on(api, name, make_default, None)? != Registered::Now {
             return Ok(());
         }
         let rc = serve_connections(api.auto_extension);
@@ -164,17 +166,35 @@ pub(super) enum Registered {
 /// As [`register()`].
 pub unsafe fn register_with_disk(api: &Api, name: &CStr, disk: Arc<dyn Disk>) -> Result<(), RegisterError> {
     // SAFETY: as promised by the caller.
-    unsafe { register_on(api, name, false, Some(disk), None).map(drop) }
+    let own = OwnDisk { disk, engine: None, base: None };
+    // SAFETY: as promised by the caller.
+    unsafe { register_on(api, name, false, Some(own)).map(drop) }
 }
 
 /// Registers the VFS `name` on a disk of the caller's, for tests. The registered VFS `base` works
-/// on that disk as well and serves the files that are not onewrite's.
+/// on that disk as well and serves the files that are not onewrite's. No thread looks after idle
+/// databases: the caller does, by [`Engine::on_attach`] and [`Engine::look_after`].
 ///
 /// # Safety
 /// As [`register()`].
-pub unsafe fn register_over(api: &Api, name: &CStr, disk: Arc<dyn Disk>, base: &CStr) -> Result<(), RegisterError> {
+pub unsafe fn register_over(
+    api: &Api,
+    name: &CStr,
+    disk: Arc<dyn Disk>,
+    base: &CStr,
+) -> Result<Arc<Engine>, RegisterError> {
+    let engine = Engine::in_process(Arc::clone(&disk), fork::generation);
+    let own = OwnDisk { disk, engine: Some(Arc::clone(&engine)), base: Some(base) };
     // SAFETY: as promised by the caller.
-    unsafe { register_on(api, name, false, Some(disk), Some(base)).map(drop) }
+    unsafe { register_on(api, name, false, Some(own)).map(|_| engine) }
+}
+
+/// The storage of a VFS for tests; without an engine it gets one with a thread that looks after
+/// idle databases.
+pub(super) struct OwnDisk<'a> {
+    disk: Arc<dyn Disk>,
+    engine: Option<Arc<Engine>>,
+    base: Option<&'a CStr>,
 }
 
 /// # Safety
@@ -183,8 +203,7 @@ pub(super) unsafe fn register_on(
     api: &Api,
     name: &CStr,
     make_default: bool,
-    disk: Option<Arc<dyn Disk>>,
-    base: Option<&CStr>,
+    own: Option<OwnDisk<'_>>,
 ) -> Result<Registered, RegisterError> {
     // SAFETY: takes nothing and has no precondition.
     if let Some(message) = version_error(unsafe { (api.libversion_number)() }) {
@@ -196,21 +215,22 @@ pub(super) unsafe fn register_on(
     let mut whose = Registered::Before;
     let structure = if found.is_null() {
         whose = Registered::Now;
-        let passes_through = disk.is_none() || base.is_some();
-        let base = underneath(api, base, &registered)?;
-        let disk = disk.unwrap_or_else(|| Arc::new(RealDisk::new()));
+        let base_name = own.as_ref().and_then(|own| own.base);
+        let passes_through = own.is_none() || base_name.is_some();
+        let base = underneath(api, base_name, &registered)?;
+        let (disk, engine) = own.map_or_else(|| (Arc::new(RealDisk::new()) as _, None), |own| (own.disk, own.engine));
         let this: &'static Onewrite = {
-            let host = Host::new(*api, base, name, disk, passes_through);
+            let host = Host::new(*api, base, name, disk, engine, passes_through);
             Box::leak(Box::new(Onewrite::new(host)))
         };
         std::ptr::from_mut(Box::leak(Box::new(structure(this))))
-    } else if disk.is_none() && !registered.contains(&(found as usize)) && is_another_copy(found) {
+    } else if own.is_none() && !registered.contains(&(found as usize)) && is_another_copy(found) {
         whose = Registered::Elsewhere;
         found
     } else if !registered.contains(&(found as usize)) {
         let name = name.to_string_lossy();
         return refuse(format!("a VFS named {name} is registered already, by something else than this library"));
-    } else if disk.is_some() {
+    } else if own.is_some() {
         return refuse(format!("the VFS {} is registered already, on another disk", name.to_string_lossy()));
     } else {
         found

@@ -210,8 +210,14 @@ impl DiskFile for SimFile {
         Ok(())
     }
 
+    fn conflicts(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
+        let range = lock_range(offset, len)?;
+        let mut state = self.state.lock();
+        state.begin_on(Op::Lock, self.ino, offset, len)?.error()?;
+        Ok(state.inode(self.ino).locks.conflicts(self.handle, range, kind))
+    }
+
     fn shared_words(&self, blocks: usize) -> io::Result<Arc<SharedWords>> {
-        self.check_writable()?;
         let mut state = self.state.lock();
         state.powered()?;
         let inode = state.inode(self.ino);

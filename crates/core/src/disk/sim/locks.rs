@@ -14,21 +14,25 @@ struct Lock {
 pub(super) struct LockTable(Vec<Lock>);
 
 impl LockTable {
-    /// False, and nothing changed, if another handle's lock conflicts.
-    pub fn try_lock(&mut self, handle: u64, (start, len): (i64, i64), kind: LockKind) -> bool {
+    /// Whether another handle's lock conflicts.
+    pub fn conflicts(&self, handle: u64, (start, len): (i64, i64), kind: LockKind) -> bool {
         let end = start + len;
         let exclusive = kind == LockKind::Exclusive;
-        let conflicts = |held: &Lock| {
+        self.0.iter().any(|held| {
             held.handle != handle
                 && held.start < end
                 && start < held.end
                 && (exclusive || held.kind == LockKind::Exclusive)
-        };
-        if self.0.iter().any(conflicts) {
+        })
+    }
+
+    /// False, and nothing changed, if another handle's lock conflicts.
+    pub fn try_lock(&mut self, handle: u64, (start, len): (i64, i64), kind: LockKind) -> bool {
+        if self.conflicts(handle, (start, len), kind) {
             return false;
         }
         self.unlock(handle, (start, len));
-        self.0.push(Lock { handle, start, end, kind });
+        self.0.push(Lock { handle, start, end: start + len, kind });
         true
     }
 

@@ -6,8 +6,8 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use onewrite_core::disk::shared::SharedWords;
 use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
@@ -23,13 +23,16 @@ struct Machine {
 }
 
 /// `None` once its process is dead.
-type OpenFile = Arc<Mutex<Option<Arc<dyn DiskFile>>>>;
+type OpenFile = Mutex<Option<Arc<dyn DiskFile>>>;
 
 struct Life {
     dead: Arc<AtomicBool>,
     /// Calls until death.
     calls: AtomicU64,
-    files: Mutex<Vec<OpenFile>>,
+    /// Its user may not write the files.
+    only_reads: bool,
+    /// Only those that hold them keep files, and locks with them.
+    files: Mutex<Vec<Weak<OpenFile>>>,
 }
 
 impl Life {
@@ -40,7 +43,7 @@ impl Life {
     fn end(&self) {
         self.dead.store(true, Ordering::SeqCst);
         let files = std::mem::take(&mut *self.files.lock());
-        files.iter().for_each(|file| drop(file.lock().take()));
+        files.iter().filter_map(Weak::upgrade).for_each(|file| drop(file.lock().take()));
     }
 
     fn call(&self) -> io::Result<()> {
@@ -66,10 +69,16 @@ pub struct Socket(Arc<RwLock<Option<Machine>>>);
 impl Socket {
     /// Plugs in a machine; the old one is dead.
     pub fn boot(&self, disk: HookDisk) {
+        self.boot_as(disk, false);
+    }
+
+    /// Plugs in a machine of a user who may write its files, or not.
+    pub fn boot_as(&self, disk: HookDisk, only_reads: bool) {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         self.halt();
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let life = Life { dead: Arc::default(), calls: AtomicU64::new(u64::MAX), files: Mutex::default() };
+        let (calls, files) = (AtomicU64::new(u64::MAX), Mutex::default());
+        let life = Life { dead: Arc::default(), calls, only_reads, files };
         *self.0.write() = Some(Machine { disk, number, life: Arc::new(life) });
     }
 
@@ -108,21 +117,25 @@ impl Machine {
         FileId { dev: self.number, ..id }
     }
 
-    fn wrap(&self, file: Arc<dyn DiskFile>) -> io::Result<Arc<dyn DiskFile>> {
+    fn wrap(&self, file: Arc<dyn DiskFile>, is_journal: bool) -> io::Result<Arc<dyn DiskFile>> {
         // The id of a dead machine's file stays known: an engine files its open files under it.
         let id = self.id(file.id()?);
         let file = Arc::new(Mutex::new(Some(file)));
         let mut files = self.life.files.lock();
-        files.retain(|file| Arc::strong_count(file) > 1);
-        files.push(file.clone());
-        Ok(Arc::new(MachineFile { id, file, machine: self.clone() }))
+        files.retain(|file| file.strong_count() > 0);
+        files.push(Arc::downgrade(&file));
+        Ok(Arc::new(MachineFile { id, file, is_journal, machine: self.clone() }))
     }
 }
 
 impl Disk for Socket {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         let machine = self.machine()?;
-        machine.wrap(machine.disk.open(path, mode)?)
+        if machine.life.only_reads && mode != OpenMode::ReadOnly {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let is_journal = path.as_os_str().as_encoded_bytes().ends_with(b"-journal");
+        machine.wrap(machine.disk.open(path, mode)?, is_journal)
     }
 
     fn identify(&self, path: &Path) -> io::Result<Option<FileId>> {
@@ -132,7 +145,7 @@ impl Disk for Socket {
 
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let machine = self.machine()?;
-        machine.wrap(machine.disk.temp_file(near)?)
+        machine.wrap(machine.disk.temp_file(near)?, false)
     }
 
     fn syncs_all(&self) -> bool {
@@ -151,7 +164,8 @@ impl Disk for Socket {
 
 struct MachineFile {
     id: FileId,
-    file: OpenFile,
+    file: Arc<OpenFile>,
+    is_journal: bool,
     machine: Machine,
 }
 
@@ -181,9 +195,26 @@ impl DiskFile for MachineFile {
         }
     }
 
+    fn conflicts(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
+        match self.file() {
+            Ok(file) => file.conflicts(offset, len, kind),
+            Err(_) => Ok(false),
+        }
+    }
+
     fn shared_words(&self, blocks: usize) -> io::Result<Arc<SharedWords>> {
         let words = self.file()?.shared_words(blocks)?;
         Ok(Arc::new(words.until(self.machine.life.dead.clone())))
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let file = self.file()?;
+        match file.set_len(len) {
+            // Where this fails, SQLite itself takes the journal for stale and writes over it: after
+            // a power cut the old head may roll back with the new rest.
+            Err(_) if self.is_journal => file.set_len(len),
+            cut => cut,
+        }
     }
 
     fn atomic_unit_bytes(&self) -> u32 {
@@ -192,6 +223,6 @@ impl DiskFile for MachineFile {
 
     onewrite_core::forward_disk_file!(
         this => this.file()?;
-        made, is_unlinked, len, read_once_at, write_at, write_durable_at, sync, sync_from, finish_write_back, seal, has_seal, set_len, reserve
+        made, is_unlinked, len, read_once_at, write_at, write_durable_at, sync, sync_from, finish_write_back, seal, has_seal, reserve
     );
 }

@@ -488,6 +488,28 @@ fn a_program_that_starts_again_sees_its_dead_transaction_at_once_or_never() {
     assert!(seen.is_sorted() && seen[0] == 2 && seen[seen.len() - 1] == 3, "{seen:?}");
 }
 
+/// Opened while the file was at rest, the first read on beside the writer with default settings,
+/// which the second's then contradicted.
+#[test]
+fn connections_that_read_beside_a_writer_may_name_their_settings() {
+    let (setting, disk) = (setting(), HookDisk::new(sim(), None));
+    let (writing, reading) = (level(0), level(BESIDE));
+    writing.boot(disk.clone());
+    reading.boot(disk);
+    let db = writing.open(0, &setting.options).unwrap();
+    db.execute_batch("CREATE TABLE t(x); INSERT INTO t VALUES (1)").unwrap();
+    db.close().unwrap();
+    let options = [setting.options.clone(), vec![("mode".to_owned(), "ro".to_owned())]].concat();
+    let count = |db: &Connection| db.query_row("SELECT count(*) FROM t", [], |row| row.get::<_, i64>(0));
+    let first = reading.open(0, &options).unwrap();
+    assert_eq!(count(&first), Ok(1));
+    let db = writing.open(0, &setting.options).unwrap();
+    db.execute_batch("INSERT INTO t VALUES (2)").unwrap();
+    assert_eq!(count(&first), Ok(2));
+    let second = reading.open(0, &options).unwrap();
+    assert_eq!(count(&second), Ok(2));
+}
+
 /// The slot before the newest was older than the page size and led to no record. By the first
 /// record both say the same (rule SlotBeforeReuse), so either may be damaged without loss (I7).
 #[test]

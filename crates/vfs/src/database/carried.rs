@@ -6,9 +6,8 @@
 use std::ffi::c_int;
 
 use onewrite_core::disk::{FileId, OpenMode};
-use onewrite_core::{Connection, Error, LockLevel};
+use onewrite_core::{Connection, LockLevel};
 
-use super::open::{cannot_open, options};
 use super::state::{MainFileState, level_from};
 use crate::host::fault::{Fault, Outcome};
 use crate::process::fork;
@@ -51,16 +50,9 @@ impl MainFileState {
         // The file exists since the parent opened it, so it is not made again.
         let writes = self.flags & flag::READWRITE != 0;
         let mode = if writes { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
-        let engine = self.host.engine();
-        // SAFETY: the name is that of `xOpen`, which lives until `xClose`.
-        let given = unsafe { options(self.host, self.name.0)? };
+        let given = self.given()?;
         let settings = before.settings().unwrap_or_else(|| given.clone());
-        let opened = match engine.open(&self.path, mode, &settings) {
-            // Another connection of this process uses other settings, as it may beside a new one.
-            Err(Error::Option(_)) => engine.open(&self.path, mode, &given),
-            opened => opened,
-        };
-        let conn = opened.map_err(cannot_open)?;
+        let conn = self.open_with(mode, &settings, &given)?;
         if self.identity.is_none_or(|(dev, ino)| conn.has_file(FileId { dev, ino })) {
             return Ok(conn);
         }

@@ -11,9 +11,10 @@ use onewrite_core::disk::system::clock_rough;
 use onewrite_core::disk::{FileId, OpenMode, look, mapped};
 use onewrite_core::inspect::home::mark;
 use onewrite_core::inspect::layout::home::{CHANGE_COUNTER, HEADER_BYTES, VERSION_BYTES};
-use onewrite_core::{Connection, LockLevel, Mode};
+use onewrite_core::{Connection, Error, LockLevel, Mode};
 
 use super::caller::Caller;
+use super::open::{cannot_open, options};
 use super::siblings::Siblings;
 use crate::host::Host;
 use crate::host::base::{BaseFile, check};
@@ -293,7 +294,7 @@ impl MainFileState {
                 if let Some(why) = &self.left {
                     return Err(Fault::Own(code::CANTOPEN, marked_elsewhere(why)));
                 }
-                self.conn = Some(self.host.engine().open(&self.path, OpenMode::ReadOnly, &[])?);
+                self.conn = Some(self.open_with(OpenMode::ReadOnly, &self.given()?, &[])?);
             } else {
                 raised?;
             }
@@ -336,13 +337,34 @@ impl MainFileState {
         if self.conn.is_some() || self.immutable || self.level != LockLevel::None {
             return Ok(());
         }
-        let engine = self.host.engine();
-        if engine.is_attached(&self.path) {
+        if self.host.engine().is_attached(&self.path) {
             let writes = self.left.is_some() && self.flags & open::READWRITE != 0;
             let mode = if writes { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
-            self.conn = Some(engine.open(&self.path, mode, &[])?);
+            self.conn = Some(self.open_with(mode, &self.given()?, &[])?);
         }
         Ok(())
+    }
+
+    /// The settings that it was opened with.
+    pub(super) fn given(&self) -> Outcome<Vec<(String, String)>> {
+        // SAFETY: the name is that of `xOpen`, which lives until `xClose`.
+        unsafe { options(self.host, self.name.0) }
+    }
+
+    /// Opens a connection with these settings, or the others where another connection of this
+    /// process contradicts them.
+    pub(super) fn open_with(
+        &self,
+        mode: OpenMode,
+        settings: &[(String, String)],
+        otherwise: &[(String, String)],
+    ) -> Outcome<Connection> {
+        let engine = self.host.engine();
+        let opened = match engine.open(&self.path, mode, settings) {
+            Err(Error::Option(_)) => engine.open(&self.path, mode, otherwise),
+            opened => opened,
+        };
+        opened.map_err(cannot_open)
     }
 
     /// Whether another process has marked the file since this read-only connection opened it. The

@@ -226,7 +226,7 @@ pub fn settle_mark(db: &Database, live: &mut LiveDatabase) -> Result<()> {
     }
 }
 
-/// After a recovery that left the records in place, the mark names its record, so that no older log
+/// After a recovery that left the records in place, the mark names the newest, so that no older log
 /// fits (rule OneNumberOneState), and names are flushed (rule WrittenAgain). An error poisons.
 /// Returns the rest of that work.
 pub fn tell_recovery(db: &Database, live: &mut LiveDatabase) -> Result<RecoveryDebt> {

@@ -404,7 +404,7 @@ fn go_on(
     let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
     let (recovered, due) = if is_flushed {
         // Flushed before the next commit: home may have been put there by hand.
-        (Arc::new(state), RecoveryDebt { untold: Some(slot.base_tid), stayed: Some(ring.last_tid()) })
+        (Arc::new(state), RecoveryDebt { untold: Some(ring.last_tid()), stayed: Some(ring.last_tid()) })
     } else {
         if keeps(Case::RecordsRewritten) {
             log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;

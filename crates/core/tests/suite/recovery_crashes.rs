@@ -379,8 +379,27 @@ fn another_process_tells_of_the_recovery() {
     common::commit(&mut joins, 6);
     assert_eq!(newest(&mut recovers), 6);
     std::mem::forget((recovers, joins));
+    fits_no_older_log(&disk, &before);
+}
+
+/// The first was killed before it told of itself.
+#[test]
+fn a_second_recovery_tells_of_the_first() {
+    let disk = killed(5, &[]).crash(0);
+    let before = disk.snapshot_file(&log()).unwrap();
+    let mut recovers = open(&disk, &[]);
+    assert_eq!(newest(&mut recovers), 5);
+    std::mem::forget(recovers);
+    let disk = disk.survive();
+    let mut again = open(&disk, &[]);
+    common::commit(&mut again, 6);
+    std::mem::forget(again);
+    fits_no_older_log(&disk, &before);
+}
+
+fn fits_no_older_log(disk: &SimDisk, before: &[u8]) {
     let cut = disk.crash_by(&mut |_| 0);
-    cut.put_file(&log(), &before);
+    cut.put_file(&log(), before);
     let error = Engine::new(Arc::new(cut.clone()))
         .open(Path::new(HOME), OpenMode::ReadWrite, &[])
         .and_then(|mut c| c.lock(LockLevel::Shared))

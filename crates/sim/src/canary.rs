@@ -53,7 +53,7 @@ fn ground(case: Option<Case>) -> Ground {
         // Only `sql` damages files at rest and puts old files back.
         Some(Case::NewSession | Case::LaterRecordProves) => (false, true, Some("log")),
         // Others find these out, too, but late.
-        Some(Case::LogGivenBack) => (false, true, Some("log")),
+        Some(Case::LogGivenBack | Case::UnchangedSince | Case::AddedBehindEnd) => (false, true, Some("log")),
         Some(Case::HomeFitsLog | Case::LogWiped | Case::FlushedStays | Case::ProofKept) => (true, false, Some("log")),
         Some(
             Case::Poisons
@@ -92,6 +92,7 @@ fn first_seed(case: Option<Case>) -> u64 {
         Some(Case::CloseProven) => 24,
         Some(Case::RestoredSealed) => 22,
         Some(Case::TrailerSession) => 17,
+        Some(Case::UnchangedSince | Case::AddedBehindEnd) => 16,
         Some(Case::EmptyCommitFlushes) => 13,
         Some(Case::RingGrownBeforeSlot) => 12,
         Some(Case::Poisons) => 11,

@@ -147,6 +147,12 @@ cases! {
         /// Needed decisions stay.
         DecisionKept,
     }
+    MergeIsSerial {
+        /// Nothing that a merged transaction read or wrote has changed.
+        UnchangedSince,
+        /// Pages that it adds follow those of the others.
+        AddedBehindEnd,
+    }
     MarkWithFirstRecord {
         /// I3: the first record's flush covers the mark.
         MarkWithFirstRecord,

@@ -23,6 +23,7 @@ use super::write::needs_plain_file;
 use crate::base::error::{Error, Result};
 use crate::base::layout::home as at;
 use crate::base::memory;
+use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid};
 use crate::database::{Database, DatabaseState, Phase};
 use crate::pages::image::Image;
@@ -120,7 +121,8 @@ impl Connection {
             // These schemes have no trailers: all that is not reserved is SQLite's.
             let reserved_bytes = home::reserved(&newest.header).map_or(0, u32::from);
             let shape = Shape { reserved_bytes, ..Shape::new(newest.page_bytes, page_count, &newest.header) };
-            pages = renumbered(&pages, shape, first, added, newest.page_count - txn.base.page_count)?;
+            let by = if keeps(Case::AddedBehindEnd) { newest.page_count - txn.base.page_count } else { 0 };
+            pages = renumbered(&pages, shape, first, added, by)?;
             let mut first_page = memory::copy(&db.image(&newest, PageNo::HEADER)?)?;
             home::put_page_count(&mut first_page, page_count);
             pages.insert(PageNo::HEADER, Image::from(first_page));
@@ -197,7 +199,8 @@ fn still_holds(db: &Database, txn: &Txn, looked: &FxHashSet<PageNo>, newest: &St
     }
     // Pages of others may have the numbers of added ones.
     let is_old = |page: &&PageNo| page.0 <= base.page_count;
-    if !is_unchanged(db, looked.iter().chain(txn.pages.keys()).filter(is_old), base.tid) {
+    let pages = looked.iter().chain(txn.pages.keys()).filter(is_old);
+    if !is_unchanged(db, pages, base.tid) && keeps(Case::UnchangedSince) {
         return Err(Error::BusySnapshot);
     }
     Ok(on_page_1)

@@ -67,6 +67,16 @@ impl Allowed {
         Self { files: prints.map(|print| vec![print]), joint: false }
     }
 
+    /// These states and newer ones. As in `crate::check`: before recovery has ended, a cut
+    /// transaction may become whole under part of a recovery's record.
+    fn since(&self, states: [Print; 2]) -> Self {
+        let files = [0, 1].map(|file| {
+            let first = self.files[file].iter().rposition(|state| *state == states[file]);
+            first.map_or_else(|| vec![states[file]], |first| self.files[file][first..].to_vec())
+        });
+        Self { files, joint: self.joint }
+    }
+
     /// The states' indexes: of equal ones the last, or the last before a transaction over both
     /// that one of them lacks.
     pub(super) fn find(&self, prints: [Print; 2]) -> Result<[usize; 2], String> {
@@ -150,21 +160,23 @@ fn intact(db: &Connection, what: &str) -> Result<(), String> {
 
 /// Stock SQLite finds `expected` after a clean close.
 pub fn stock_reads(level: &Level, disk: &SimDisk, expected: [Print; 2]) -> Result<(), String> {
-    for file in 0..2 {
-        let Some(bytes) = disk.snapshot_file(&path(file)) else { continue };
-        if expected[file] == empty() && bytes.len() <= home::HEADER_BYTES {
-            // A crash left part of the mark's write, which is no database until the first commit.
-            continue;
-        }
-        let what = || format!("{} through stock SQLite after a clean close", FILES[file]);
-        let db = level.open_plain(file).map_err(|e| format!("{}: {}", what(), said(&e)))?;
-        let found = print(&db, "main").map_err(|e| format!("{}: {}", what(), said(&e)))?;
-        if found != expected[file] {
-            return Err(format!("{} is {found:?} instead of {:?}", what(), expected[file]));
-        }
-        intact(&db, &what())?;
+    (0..2).try_for_each(|file| stock_reads_file(level, disk, file, expected[file]))
+}
+
+/// Stock SQLite finds `expected` in a file at rest.
+pub fn stock_reads_file(level: &Level, disk: &SimDisk, file: usize, expected: Print) -> Result<(), String> {
+    let Some(bytes) = disk.snapshot_file(&path(file)) else { return Ok(()) };
+    if expected == empty() && bytes.len() <= home::HEADER_BYTES {
+        // A crash left part of the mark's write, which is no database until the first commit.
+        return Ok(());
     }
-    Ok(())
+    let what = || format!("{} through stock SQLite at rest", FILES[file]);
+    let db = level.open_plain(file).map_err(|e| format!("{}: {}", what(), said(&e)))?;
+    let found = print(&db, "main").map_err(|e| format!("{}: {}", what(), said(&e)))?;
+    if found != expected {
+        return Err(format!("{} is {found:?} instead of {expected:?}", what()));
+    }
+    intact(&db, &what())
 }
 
 /// Checks as [`crate::check::check`] does; then stock SQLite reads the closed database. Uses the
@@ -230,9 +242,8 @@ pub fn check(
     }
     if recoveries > 0 {
         let certain = disk.crash_choices().is_empty();
-        // As in `crate::check`: before recovery has ended, a crash may lose unflushed writes.
         let states = [0, 1].map(|file| allowed.files[file][found[file]]);
-        let inside = if certain { Allowed::only(states) } else { unflushed.clone() };
+        let inside = if certain { unflushed.since(states) } else { unflushed.clone() };
         crash_recovery(setting, disk, &inside, states, rng, depth, recoveries - 1)?;
     }
     level.halt();

@@ -66,8 +66,15 @@ impl World {
         self.power_off();
         let point = self.setting.durable.then(|| self.crash_points());
         self.disk = HookDisk::new(sim, point);
-        self.levels.iter().for_each(|level| level.boot(self.disk.clone()));
+        (0..self.levels.len()).for_each(|process| self.start(process));
         self.faulty = false;
+    }
+
+    fn start(&self, process: usize) {
+        match self.more.observes && process > 0 {
+            true => self.levels[process].boot_reader(self.disk.clone()),
+            false => self.levels[process].boot(self.disk.clone()),
+        }
     }
 
     pub(super) fn power_off(&mut self) {
@@ -231,10 +238,10 @@ impl World {
         }
         self.clients.retain(|client| !dead.contains(&client.process));
         for process in &dead {
-            self.levels[*process].boot(self.disk.clone());
+            self.start(*process);
         }
         self.note(|w| format!("dead: {dead:?}; floor, committed: {:?}", w.marks()));
-        let process = if self.is_wal() { 0 } else { self.rng.below(self.levels.len()) };
+        let process = if self.is_wal() || self.more.observes { 0 } else { self.rng.below(self.levels.len()) };
         self.levels[process].die_after(u64::MAX);
         let allowed = self.oracles.lock().allowed(true);
         let looked = self.look(process);

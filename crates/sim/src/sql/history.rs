@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use onewrite_core::disk::sim::{SimDisk, SplitMix64};
 use parking_lot::Mutex;
@@ -34,17 +35,25 @@ pub(super) struct Client {
     /// `journal_mode=MEMORY`: it cannot step aside.
     pub(super) journal_in_memory: bool,
     pub(super) has_side: bool,
+    /// Opened with `mode=ro`.
+    pub(super) reads_only: bool,
     pub(super) reading: Option<Vec<Print>>,
 }
 
 impl Client {
     pub(super) fn plain(db: Connection, number: usize) -> Client {
         let synchronous = Synchronous::Full;
-        Client { db, number, process: 0, synchronous, journal_in_memory: false, has_side: false, reading: None }
+        let (process, journal_in_memory, has_side, reads_only) = (0, false, false, false);
+        Client { db, number, process, synchronous, journal_in_memory, has_side, reads_only, reading: None }
     }
 
     pub(super) fn schemas(&self) -> usize {
         1 + usize::from(self.has_side)
+    }
+
+    /// In the midst of a transaction that overlaps others.
+    pub(super) fn overlaps(&self) -> bool {
+        self.reading.is_none() && !self.db.is_autocommit()
     }
 
     pub(super) fn may_step_aside(&self) -> bool {
@@ -73,9 +82,48 @@ pub(super) struct World {
     pub(super) points: usize,
     /// One session follows another in the log.
     brief: bool,
+    pub(super) more: More,
     /// From before the last recovery.
     pub(super) old_files: Arc<[OldFile]>,
     pub(super) notes: Option<Vec<String>>,
+}
+
+/// Only half of the histories have these, so that the seeds of the others keep theirs.
+#[derive(Clone, Copy)]
+pub(super) struct More {
+    /// `concurrent=1`: write transactions overlap.
+    pub(super) concurrent: bool,
+    /// `idle` is above 0, and idle databases are looked after.
+    pub(super) rests: bool,
+    /// Some connections only read.
+    pub(super) readers: bool,
+    /// Those of the second process do: its user may not write the files.
+    pub(super) observes: bool,
+    /// The time of the last look at idle databases.
+    pub(super) now: Instant,
+}
+
+impl More {
+    fn draw(seed: u64, scheme: &str, several: bool, options: &mut Vec<(String, String)>) -> More {
+        let mut rng = SplitMix64::new(seed ^ 0x6d6f);
+        let is_drawn = rng.below(2) == 0;
+        let mut draw = |times| is_drawn && rng.below(3) < times;
+        let (concurrent, rests, readers, observes) = (draw(2), draw(1), draw(2), draw(1));
+        let concurrent = concurrent && scheme_is_shared(scheme) && !several;
+        if rests {
+            options.iter_mut().filter(|(name, _)| name == "idle").for_each(|(_, value)| *value = "10s".to_owned());
+        }
+        if concurrent {
+            options.push(("concurrent".to_owned(), "1".to_owned()));
+        }
+        More {
+            concurrent,
+            rests,
+            readers: readers || (observes && several),
+            observes: observes && several,
+            now: Instant::now(),
+        }
+    }
 }
 
 pub(super) type Step<T> = Result<T, Violation>;
@@ -120,13 +168,14 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
         bytes_max: 120_000,
         big_bytes: 40_000 + rng.below(60_000),
     };
-    let (options, sticky, absorbs) = draw_options(&mut rng, &scheme);
+    let (mut options, sticky, absorbs) = draw_options(&mut rng, &scheme);
     let trouble = match rng.below(4) {
         0 if durable => Trouble::Faults,
         1 => Trouble::Full,
         _ => Trouble::None,
     };
     let several = scheme_is_shared(&scheme) && rng.below(2) == 0;
+    let more = More::draw(seed, &scheme, several, &mut options);
     let starting = || Oracle::starting(empty());
     let oracles = Oracles { files: [starting(), starting()], joint: false };
     let mut world = World {
@@ -139,9 +188,10 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
             in_page: in_page(&scheme),
             absorbs,
         },
-        // The processes' effects on each other matter more than each crash point.
-        points: (2 + rng.below(6)) * if several { 8 } else { 1 },
+        // Effects of processes and of transactions on each other matter more than each crash point.
+        points: (2 + rng.below(6)) * if several || more.concurrent { 8 } else { 1 },
         brief: is_brief(seed),
+        more,
         rng,
         disk: HookDisk::new(SimDisk::new(config), None),
         levels: if several { vec![level(0), level(BESIDE)] } else { vec![level(0)] },
@@ -210,6 +260,12 @@ impl World {
         if self.brief && self.rng.below(3) == 0 {
             return self.close_all();
         }
+        if self.more.concurrent && self.rng.below(2) == 0 {
+            return self.overlap();
+        }
+        if self.more.rests && self.rng.below(8) == 0 {
+            return self.look_after();
+        }
         match self.rng.below(40) {
             0..23 => self.write(),
             23..26 => self.pin_or_read(),
@@ -229,19 +285,42 @@ impl World {
     }
 
     pub(super) fn client(&mut self) -> Step<Option<usize>> {
-        if self.clients.is_empty() || (self.clients.len() < 4 && self.rng.below(6) == 0) {
-            match self.open() {
-                Ok(client) => self.clients.push(client),
-                Err(e) => return self.tolerate(&e, "open").map(|()| None),
-            }
+        let opens = self.clients.is_empty() || (self.clients.len() < 4 && self.rng.below(6) == 0);
+        if opens && !self.open_one()? {
+            return Ok(None);
         }
         Ok(Some(self.rng.below(self.clients.len())))
     }
 
+    /// False if that fails.
+    pub(super) fn open_one(&mut self) -> Step<bool> {
+        match self.open() {
+            Ok(client) => self.clients.push(client),
+            Err(e) => return self.tolerate(&e, "open").map(|()| false),
+        }
+        Ok(true)
+    }
+
+    /// One that may write.
+    pub(super) fn writer(&mut self) -> Step<Option<usize>> {
+        let client = self.client()?;
+        Ok(client.filter(|i| !self.clients[*i].reads_only))
+    }
+
     pub(super) fn open(&mut self) -> rusqlite::Result<Client> {
         // The second process has no WAL mode, see `change_mode`.
-        let process = if self.is_wal() { 0 } else { self.rng.below(self.levels.len()) };
-        let db = self.levels[process].open(0, &self.setting.options)?;
+        let mut process = if self.is_wal() { 0 } else { self.rng.below(self.levels.len()) };
+        let can_read = !self.oracles.lock().latest().contains(&empty());
+        if self.more.observes && !can_read {
+            process = 0;
+        }
+        let reads_only =
+            self.more.readers && can_read && ((self.more.observes && process > 0) || self.rng.below(3) == 0);
+        let mut options = self.setting.options.clone();
+        if reads_only {
+            options.push(("mode".to_owned(), "ro".to_owned()));
+        }
+        let db = self.levels[process].open(0, &options)?;
         add_noise(&db)?;
         let mut synchronous = [Synchronous::Full, Synchronous::Full, Synchronous::Normal][self.rng.below(3)];
         if self.rng.below(10) == 0 && !self.is_wal() {
@@ -252,28 +331,35 @@ impl World {
         let cache = [6, 20, 200][self.rng.below(3)];
         let has_side = self.rng.below(3) == 0;
         if has_side {
-            let uri = self.levels[process].uri(1, &self.setting.options);
-            db.execute("ATTACH ?1 AS side", [uri])?;
+            let uri = self.levels[process].uri(1, &options);
+            db.execute("ATTACH ?1 AS side", [uri]).map_err(|e| match self.is_for_writers(&e) {
+                // The close of the connection forgets the reason.
+                true => rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None),
+                false => e,
+            })?;
         }
         let shape = self.setting.shape;
         for schema in &SCHEMAS[..1 + usize::from(has_side)] {
             db.execute_batch(&format!("PRAGMA {schema}.synchronous={level}; PRAGMA {schema}.cache_size={cache}"))?;
-            if !self.is_wal() {
+            if !self.is_wal() && !reads_only {
                 db.execute_batch(&format!("PRAGMA {schema}.journal_mode={mode}"))?;
             }
-            // Without effect once there is a page.
-            db.execute_batch(&statements::settings(shape, schema))?;
+            if !reads_only {
+                // Without effect once there is a page.
+                db.execute_batch(&statements::settings(shape, schema))?;
+            }
         }
         db.execute_batch("PRAGMA temp_store=2")?;
         self.opened += 1;
         let number = self.opened;
         self.note(|_| {
             format!(
-                "{number} opens in process {process}: {synchronous:?}, journal {mode}, side {has_side}, cache {cache}"
+                "{number} opens in process {process}: {synchronous:?}, journal {mode}, side {has_side}, cache {cache}, only \
+                 reads {reads_only}"
             )
         });
         let journal_in_memory = mode == "MEMORY";
-        Ok(Client { db, number, process, synchronous, journal_in_memory, has_side, reading: None })
+        Ok(Client { db, number, process, synchronous, journal_in_memory, has_side, reads_only, reading: None })
     }
 
     /// An expected error, or a violation.
@@ -288,6 +374,7 @@ impl World {
             ffi::SQLITE_FULL if self.full => Ok(()),
             // As in `check`: a journal led back to no page.
             ffi::SQLITE_CANTOPEN if self.setting.in_page && self.oracles.lock().latest().contains(&empty()) => Ok(()),
+            ffi::SQLITE_CANTOPEN | ffi::SQLITE_READONLY if self.is_for_writers(error) => Ok(()),
             _ if self.faulty => match self.rng.below(3) {
                 0 => Ok(()),
                 1 => self.die(),
@@ -295,6 +382,15 @@ impl World {
             },
             _ => Err(self.bad(format!("{doing}: {}", said(error)))),
         }
+    }
+
+    /// A connection that only reads recovers nothing, and in stock SQLite no reader without write
+    /// permission begins a WAL.
+    fn is_for_writers(&self, error: &rusqlite::Error) -> bool {
+        let said = said(error);
+        let is_told =
+            ["a read-only connection", "a connection that may write"].iter().any(|words| said.contains(words));
+        self.more.readers && (is_told || (self.more.observes && self.setting.absorbs))
     }
 
     pub(super) fn prints(&self, i: usize) -> rusqlite::Result<Vec<Print>> {
@@ -358,13 +454,23 @@ impl World {
         let pinned: Vec<usize> = (0..self.clients.len()).filter(|i| self.clients[*i].reading.is_some()).collect();
         if !pinned.is_empty() {
             let i = pinned[self.rng.below(pinned.len())];
-            self.clients[i].reading = None;
-            if let Err(e) = self.clients[i].db.execute_batch("COMMIT") {
-                self.abort(i);
-                return self.tolerate(&e, "end of a read");
-            }
+            return self.end_read(i);
         }
         Ok(())
+    }
+
+    pub(super) fn end_read(&mut self, i: usize) -> Step<()> {
+        self.clients[i].reading = None;
+        if let Err(e) = self.clients[i].db.execute_batch("COMMIT") {
+            self.abort(i);
+            return self.tolerate(&e, "end of a read");
+        }
+        Ok(())
+    }
+
+    /// The index of a client that is still there.
+    pub(super) fn position(&self, number: usize) -> Option<usize> {
+        self.clients.iter().position(|client| client.number == number)
     }
 
     pub(super) fn marks(&self) -> Vec<(usize, usize, usize)> {
@@ -372,9 +478,8 @@ impl World {
     }
 
     pub(super) fn vacuum(&mut self) -> Step<()> {
-        let Some(i) = self.client()? else { return Ok(()) };
-        let client = &self.clients[i];
-        if client.reading.is_some() || !client.may_step_aside() || *self.oracles.lock().files[0].latest() == empty() {
+        let Some(i) = self.writer()? else { return Ok(()) };
+        if !self.may_vacuum(i) {
             return Ok(());
         }
         let page_bytes = [512, 1024, 2048, 4096][self.rng.below(4)].min(self.setting.shape.page_bytes_max);
@@ -382,8 +487,17 @@ impl World {
             0 => "VACUUM".to_owned(),
             _ => format!("PRAGMA page_size={page_bytes}; VACUUM"),
         };
+        self.vacuum_by(i, &sql)
+    }
+
+    pub(super) fn may_vacuum(&self, i: usize) -> bool {
+        let client = &self.clients[i];
+        client.reading.is_none() && client.may_step_aside() && *self.oracles.lock().files[0].latest() != empty()
+    }
+
+    pub(super) fn vacuum_by(&mut self, i: usize, sql: &str) -> Step<()> {
         self.note(|w| format!("{} runs {sql}", w.clients[i].number));
-        let done = self.clients[i].db.execute_batch(&sql);
+        let done = self.clients[i].db.execute_batch(sql);
         self.verdict()?;
         match done {
             Ok(()) => Ok(()),
@@ -399,7 +513,7 @@ impl World {
         while let Some(other) = self.clients.iter().position(|client| client.process > 0) {
             self.close(other)?;
         }
-        let Some(i) = self.client()? else { return Ok(()) };
+        let Some(i) = self.writer()? else { return Ok(()) };
         let client = &self.clients[i];
         // The way back needs SQLite's own journal: see `change_locking`.
         let unsafe_journal = self.is_wal() && client.synchronous == Synchronous::Normal;
@@ -452,7 +566,7 @@ impl World {
     }
 
     fn change_locking(&mut self) -> Step<()> {
-        let Some(i) = self.client()? else { return Ok(()) };
+        let Some(i) = self.writer()? else { return Ok(()) };
         let client = &self.clients[i];
         if client.synchronous == Synchronous::Normal || client.journal_in_memory {
             // It may stay beside the log for good, and SQLite's own journal is not safe under
@@ -472,7 +586,11 @@ impl World {
     }
 
     pub(super) fn checkpoint(&mut self) -> Step<()> {
-        let Some(i) = self.client()? else { return Ok(()) };
+        let Some(i) = self.writer()? else { return Ok(()) };
+        self.checkpoint_by(i)
+    }
+
+    pub(super) fn checkpoint_by(&mut self, i: usize) -> Step<()> {
         let file = self.rng.below(self.clients[i].schemas());
         let sql = format!("PRAGMA {}.onewrite_checkpoint", SCHEMAS[file]);
         match self.clients[i].db.query_row(&sql, [], |row| row.get::<_, String>(0)) {
@@ -512,6 +630,14 @@ impl World {
         while !self.clients.is_empty() || self.bury()? {
             if !self.clients.is_empty() {
                 self.close(self.clients.len() - 1)?;
+            }
+        }
+        if any && self.more.observes && !self.faulty && !self.full {
+            // One that may not write leaves the mark to the next that may.
+            let looked = self.look(0);
+            self.verdict()?;
+            if let Err(e) = looked {
+                return self.tolerate(&e, "look behind those that only read");
             }
         }
         // A poisoned database stays marked, for recovery; a full disk may also keep the mark on.

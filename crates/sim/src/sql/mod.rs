@@ -3,8 +3,8 @@
 //! [`machine`] is the disk of a registered VFS across crashes; [`plain`] is SQLite's own storage on
 //! that disk, to which onewrite passes through; [`process`] opens connections; [`mod@print`] tells
 //! states of a database apart; [`statements`] draws SQL; [`attached`] has transactions over several
-//! databases; [`check`] judges the disk after a crash; [`history`] runs histories (with `transact`
-//! and `deaths`).
+//! databases; [`check`] judges the disk after a crash; [`history`] runs histories (with `transact`,
+//! `overlap` and `deaths`).
 
 // The two files of a history index several lists at once.
 #![allow(clippy::needless_range_loop)]
@@ -14,6 +14,7 @@ pub mod check;
 mod deaths;
 pub mod history;
 pub mod machine;
+mod overlap;
 pub mod plain;
 pub mod print;
 pub mod process;

@@ -307,14 +307,8 @@ unsafe extern "C" fn unlock(file: *mut File, level: c_int) -> c_int {
 unsafe extern "C" fn check_reserved_lock(file: *mut File, answer: *mut c_int) -> c_int {
     // SAFETY: see above.
     let inner = unsafe { inner(file) };
-    let taken = if inner.level >= LEVEL_RESERVED {
-        Ok(true)
-    } else {
-        match inner.file.try_lock(RESERVED, 1, LockKind::Exclusive) {
-            Ok(true) => inner.file.unlock(RESERVED, 1).map(|()| false),
-            other => other.map(|got| !got),
-        }
-    };
+    let taken =
+        if inner.level >= LEVEL_RESERVED { Ok(true) } else { inner.file.conflicts(RESERVED, 1, LockKind::Exclusive) };
     let Ok(taken) = taken else { return code::IOERR_CHECKRESERVEDLOCK };
     // SAFETY: see above.
     unsafe { answer.write(c_int::from(taken)) };

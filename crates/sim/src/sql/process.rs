@@ -9,10 +9,13 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use onewrite_core::disk::sim::SplitMix64;
+use onewrite_core::{Engine, Error};
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, OpenFlags, ffi};
 
@@ -38,6 +41,7 @@ pub struct Level {
     socket: Socket,
     plain: &'static CStr,
     onewrite: &'static CStr,
+    engine: Arc<Engine>,
 }
 
 thread_local! {
@@ -63,13 +67,20 @@ impl Level {
         // SAFETY: the functions are those of the SQLite this program is linked to.
         let registered =
             unsafe { onewrite::register_over(&onewrite_rusqlite::api(), onewrite, Arc::new(socket.clone()), plain) };
-        registered.expect("onewrite registers on a simulated machine");
-        Self { socket, plain, onewrite }
+        let engine = registered.expect("onewrite registers on a simulated machine");
+        // Whether a lock is kept for the next reader depends on the time between two.
+        engine.on_attach(|within| within.is_some_and(|within| within >= Duration::from_secs(1)));
+        Self { socket, plain, onewrite, engine }
     }
 
     /// Starts a machine; the old one is dead.
     pub fn boot(&self, disk: HookDisk) {
         self.socket.boot(disk);
+    }
+
+    /// Starts a process of a user who may only read.
+    pub fn boot_reader(&self, disk: HookDisk) {
+        self.socket.boot_as(disk, true);
     }
 
     /// Kills the machine.
@@ -85,6 +96,16 @@ impl Level {
     /// Whether the process lives.
     pub fn is_alive(&self) -> bool {
         self.socket.is_alive()
+    }
+
+    /// What the thread for idle databases does at `now`.
+    pub fn look_after(&self, now: Instant, failed: impl Fn(&Path, &Error)) {
+        self.engine.look_after(now, failed);
+    }
+
+    /// What a process does that ends by `exit()`.
+    pub fn rest(&self, failed: impl Fn(&Path, &Error)) {
+        self.engine.rest(failed);
     }
 
     /// Opens `file` through onewrite.
@@ -113,7 +134,7 @@ fn connect(uri: &str, vfs: &CStr) -> rusqlite::Result<Connection> {
         | OpenFlags::SQLITE_OPEN_URI
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let db = Connection::open_with_flags_and_vfs(uri, flags, vfs)?;
-    db.busy_timeout(std::time::Duration::ZERO)?;
+    db.busy_timeout(Duration::ZERO)?;
     Ok(db)
 }
 

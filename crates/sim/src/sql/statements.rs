@@ -108,6 +108,34 @@ pub fn statement(shape: Shape, schema: &str, rng: &mut SplitMix64) -> String {
     }
 }
 
+/// One transaction's statements that free no page: rows behind the newest of one of some tables,
+/// and rows of it that keep their size.
+pub fn growth(schema: &str, rng: &mut SplitMix64) -> Vec<String> {
+    let table = format!("{schema}.g{}", rng.below(4));
+    let (rows, bytes, seed) = (1 + rng.below(60), 20 + rng.below(90), rng.next_u64() >> 24);
+    let grow = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) \
+         INSERT INTO {table}(b) SELECT noise({seed} + i, {bytes}) FROM n"
+    );
+    let update =
+        format!("UPDATE {table} SET b = noise({seed} + k, length(b)) WHERE k BETWEEN {0} AND {0} + 3", rng.below(KEYS));
+    match rng.below(4) {
+        0 => vec![update],
+        1 => vec![update, grow],
+        2 => vec![grow, format!("INSERT INTO {table}(b) VALUES (noise({seed}, {bytes}))")],
+        _ => vec![grow],
+    }
+}
+
+/// Makes the tables of [`growth`] anew.
+pub fn make_growth(schema: &str) -> Vec<String> {
+    let table = |n| {
+        let table = format!("{schema}.g{n}");
+        [format!("DROP TABLE IF EXISTS {table}"), format!("CREATE TABLE {table}(k INTEGER PRIMARY KEY, b BLOB)")]
+    };
+    (0..4).flat_map(table).collect()
+}
+
 /// Deletes most rows.
 pub fn shrink(schema: &str) -> Vec<String> {
     TABLES.iter().map(|table| format!("DELETE FROM {schema}.{table} WHERE k % 4 <> 0")).collect()

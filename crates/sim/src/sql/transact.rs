@@ -21,7 +21,17 @@ pub(super) struct Rehearsal {
 
 impl World {
     pub(super) fn write(&mut self) -> Step<()> {
-        let Some(i) = self.client()? else { return Ok(()) };
+        let Some(i) = self.writer()? else { return Ok(()) };
+        self.write_by(i)
+    }
+
+    pub(super) fn write_by(&mut self, i: usize) -> Step<()> {
+        let (files, all) = self.draw_transaction(i);
+        self.transact(i, &files, &all)
+    }
+
+    /// Files and statements.
+    pub(super) fn draw_transaction(&mut self, i: usize) -> (Vec<usize>, Vec<String>) {
         let client = &self.clients[i];
         let mut files: Vec<usize> = match self.rng.below(6) {
             0..3 => vec![0],
@@ -45,11 +55,11 @@ impl World {
             all.extend(statements::schema(SCHEMAS[*file]));
         }
         all.extend(statements::transaction(self.setting.shape, &schemas, &mut self.rng));
-        self.transact(i, &files, &all)
+        (files, all)
     }
 
     pub(super) fn shrink(&mut self) -> Step<()> {
-        let Some(i) = self.client()? else { return Ok(()) };
+        let Some(i) = self.writer()? else { return Ok(()) };
         for file in 0..self.clients[i].schemas() {
             let bytes = self.disk.sim().snapshot_file(&path(file)).map_or(0, |bytes| bytes.len());
             if bytes > self.setting.shape.bytes_max && *self.oracles.lock().files[file].latest() != empty() {
@@ -61,6 +71,10 @@ impl World {
 
     pub(super) fn transact(&mut self, i: usize, files: &[usize], all: &[String]) -> Step<()> {
         let number = self.clients[i].number;
+        if self.more.concurrent && self.clients[i].reading.is_some() {
+            // A transaction on an older snapshot may commit: `overlap` has those.
+            return self.end_read(i);
+        }
         let stale = self.clients[i].reading.as_ref().is_some_and(|seen| {
             let latest = self.oracles.lock().latest();
             files.iter().any(|file| seen.get(*file) != Some(&latest[*file]))
@@ -215,7 +229,12 @@ impl World {
     /// False if the failure is allowed.
     pub(super) fn failed(&mut self, i: usize, error: &rusqlite::Error, doing: &str) -> Step<bool> {
         self.verdict()?;
+        let number = self.clients[i].number;
         if self.bury()? {
+            // The death was another process's.
+            if let Some(i) = self.position(number) {
+                self.abort(i);
+            }
             return Ok(false);
         }
         let undecided = self.oracles.lock().files.iter().any(Oracle::is_undecided);
@@ -240,14 +259,14 @@ impl World {
         Ok(false)
     }
 
-    fn withdraw(&self) {
+    pub(super) fn withdraw(&self) {
         let mut oracles = self.oracles.lock();
         oracles.files.iter_mut().for_each(Oracle::withdraw);
         oracles.joint = false;
     }
 
     pub(super) fn interlude(&mut self, i: usize) -> Step<()> {
-        let others: Vec<usize> = (0..self.clients.len()).filter(|n| *n != i).collect();
+        let others: Vec<usize> = (0..self.clients.len()).filter(|n| *n != i && !self.clients[*n].overlaps()).collect();
         if others.is_empty() || self.faulty {
             return Ok(());
         }
@@ -274,18 +293,20 @@ impl World {
                     if may_be { Ok(()) } else { Err(self.bad(format!("a read beside a writer: {}", said(&e)))) }
                 }
             }
-        } else {
+        } else if !self.clients[other].reads_only {
             let begun = self.clients[other].db.execute_batch("BEGIN IMMEDIATE");
             self.abort(other);
             let wrote = self.clients[i].db.transaction_state(Some("main"));
             // A dead process gets every lock.
             let alive = [i, other].iter().all(|client| self.levels[self.clients[*client].process].is_alive());
             match (begun, wrote) {
-                (Ok(()), Ok(rusqlite::TransactionState::Write)) if alive => {
+                (Ok(()), Ok(rusqlite::TransactionState::Write)) if alive && !self.more.concurrent => {
                     Err(self.bad("two connections write at once"))
                 }
                 _ => Ok(()),
             }
+        } else {
+            Ok(())
         }
     }
 }

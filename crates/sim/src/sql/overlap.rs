@@ -1,0 +1,236 @@
+//! Steps of half of the histories: transactions of `concurrent=1` that overlap, and looks at idle
+//! databases.
+
+use std::cell::RefCell;
+use std::time::Duration;
+
+use onewrite_core::Error;
+use onewrite_core::inspect::home;
+
+use super::check::{empty, path, said, stock_reads_file};
+use super::history::{Step, World};
+use super::print::{Print, print};
+use super::process::{SCHEMAS, explain, level};
+use super::statements;
+use super::transact::Rehearsal;
+use crate::hook::HookDisk;
+use crate::pager::Synchronous;
+
+/// A transaction among others.
+struct Overlap {
+    number: usize,
+    files: Vec<usize>,
+    all: Vec<String>,
+    /// Its results on its own snapshot, and whether it changes that.
+    alone: Rehearsal,
+    changes: bool,
+    /// It and the others free no page, and mostly add some.
+    grows: bool,
+}
+
+impl World {
+    /// Others commit between the first statement and the commit of a transaction, which fails, or
+    /// has the effect that it would have behind theirs.
+    pub(super) fn overlap(&mut self) -> Step<()> {
+        if self.clients.len() < 3 {
+            return self.open_one().map(|_| ());
+        }
+        let Some(i) = self.writer()? else { return Ok(()) };
+        if self.clients[i].reading.is_some() {
+            return self.end_read(i);
+        }
+        let grows = self.rng.below(2) == 0 && self.oracles.lock().latest()[0] != empty();
+        if grows && !self.is_ready_to_grow(i)? {
+            return Ok(());
+        }
+        let (files, all) = match grows {
+            true => (vec![0], statements::growth(SCHEMAS[0], &mut self.rng)),
+            false => self.draw_transaction(i),
+        };
+        let before = self.oracles.lock().latest();
+        if self.is_wal() || files.iter().any(|file| before[*file] == empty()) {
+            return self.transact(i, &files, &all);
+        }
+        let alone = self.rehearse(&files, &all).map_err(|e| self.bad(format!("the mirror: {}", said(&e))))?;
+        self.end_mirror("ROLLBACK")?;
+        let changed = files.iter().filter(|file| alone.states[**file] != before[**file]).count();
+        if changed < files.len() && files.len() > 1 {
+            // It may stand before the others in one file and behind them in the other.
+            return self.transact(i, &files, &all);
+        }
+        let number = self.clients[i].number;
+        self.note(|_| format!("{number} overlaps {files:?}: {}", all.join("; ")));
+        let done = self.run_among_others(&Overlap { number, files, all, alone, changes: changed > 0, grows });
+        self.end_mirror(if matches!(done, Ok(true)) { "COMMIT" } else { "ROLLBACK" })?;
+        done.map(|_| ())
+    }
+
+    /// Whether the tables are there that grow. No page is added while there are free ones, so these
+    /// go now and then.
+    fn is_ready_to_grow(&mut self, i: usize) -> Step<bool> {
+        let number = self.clients[i].number;
+        let bytes = self.disk.sim().snapshot_file(&path(0)).map_or(0, |bytes| bytes.len());
+        let has_tables = self.mirror.prepare("SELECT 1 FROM main.g0").is_ok();
+        if !has_tables || bytes > self.setting.shape.bytes_max {
+            self.transact(i, &[0], &statements::make_growth(SCHEMAS[0]))?;
+        } else if self.rng.below(4) > 0 {
+            return Ok(true);
+        }
+        if let Some(i) = self.position(number).filter(|i| self.may_vacuum(*i)) {
+            self.vacuum_by(i, "VACUUM")?;
+        }
+        Ok(false)
+    }
+
+    fn end_mirror(&self, sql: &str) -> Step<()> {
+        if self.mirror.is_autocommit() {
+            return Ok(());
+        }
+        self.mirror.execute_batch(sql).map_err(|e| self.bad(format!("the mirror: {}", said(&e))))
+    }
+
+    /// True if it committed.
+    fn run_among_others(&mut self, overlap: &Overlap) -> Step<bool> {
+        let Some(i) = self.position(overlap.number) else { return Ok(false) };
+        let begin = ["BEGIN", "BEGIN IMMEDIATE"][self.rng.below(2)];
+        // The snapshot of each file is taken here.
+        let pins = overlap.files.iter().map(|file| format!("; PRAGMA {}.user_version", SCHEMAS[*file]));
+        let begin = std::iter::once(begin.to_owned()).chain(pins).collect::<String>();
+        if let Err(e) = self.clients[i].db.execute_batch(&begin) {
+            return self.failed(i, &e, "begin");
+        }
+        let at = self.rng.below(overlap.all.len() + 1);
+        if !self.run_part(overlap, 0..at)? {
+            return Ok(false);
+        }
+        for _ in 0..1 + self.rng.below(2) {
+            self.another_writes(overlap)?;
+        }
+        self.run_part(overlap, at..overlap.all.len()).and_then(|ran| if ran { self.commit(overlap) } else { Ok(false) })
+    }
+
+    /// False if it is over.
+    fn run_part(&mut self, overlap: &Overlap, part: std::ops::Range<usize>) -> Step<bool> {
+        for n in part {
+            let Some(i) = self.position(overlap.number) else { return Ok(false) };
+            let (sql, expected) = (&overlap.all[n], overlap.alone.codes[n]);
+            let ran = self.clients[i].db.execute_batch(sql);
+            self.verdict()?;
+            match ran {
+                Ok(()) if expected == 0 => {}
+                Ok(()) => return Err(self.bad(format!("{sql}: succeeds, where stock SQLite says {expected}"))),
+                Err(e) if explain(&e).0 == expected => {}
+                Err(e) => return self.failed(i, &e, sql),
+            }
+        }
+        Ok(true)
+    }
+
+    fn another_writes(&mut self, overlap: &Overlap) -> Step<()> {
+        let may = |w: &World, i: usize| {
+            let client = &w.clients[i];
+            client.number != overlap.number && !client.reads_only && client.reading.is_none()
+        };
+        let others: Vec<usize> = (0..self.clients.len()).filter(|i| may(self, *i)).collect();
+        if others.is_empty() {
+            return self.writer().map(|_| ());
+        }
+        let other = others[self.rng.below(others.len())];
+        match self.rng.below(8) {
+            0 => self.checkpoint_by(other),
+            _ if overlap.grows => {
+                let all = statements::growth(SCHEMAS[0], &mut self.rng);
+                self.transact(other, &[0], &all)
+            }
+            _ => self.write_by(other),
+        }
+    }
+
+    /// True if it committed.
+    fn commit(&mut self, overlap: &Overlap) -> Step<bool> {
+        let Some(i) = self.position(overlap.number) else { return Ok(false) };
+        let Overlap { files, all, alone, changes, .. } = overlap;
+        let behind = self.rehearse(files, all).map_err(|e| self.bad(format!("the mirror: {}", said(&e))))?;
+        self.attempt(files, &behind);
+        if let Err(e) = self.clients[i].db.execute_batch("COMMIT") {
+            return self.failed(i, &e, "commit");
+        }
+        self.verdict()?;
+        let latest = self.oracles.lock().latest();
+        if *changes && behind.codes != alone.codes {
+            return Err(self.bad("a transaction is committed whose statements would end otherwise behind the others"));
+        }
+        let seen = files.iter().map(|file| print(&self.clients[i].db, SCHEMAS[*file]));
+        let seen = match seen.collect::<rusqlite::Result<Vec<Print>>>() {
+            Ok(seen) => seen,
+            // Another connection has taken the file for itself.
+            Err(_) if *changes => files.iter().map(|file| behind.states[*file]).collect(),
+            Err(_) => files.iter().map(|file| latest[*file]).collect(),
+        };
+        let is = |states: &[Print; 2]| files.iter().zip(&seen).all(|(file, seen)| states[*file] == *seen);
+        if !changes && is(&latest) {
+            // It has changed nothing in its snapshot, and comes before the others.
+            self.withdraw();
+            return Ok(false);
+        }
+        if !is(&behind.states) {
+            return Err(self.bad(format!("a merged transaction leaves {seen:?} instead of {:?}", behind.states)));
+        }
+        let full = self.clients[i].synchronous == Synchronous::Full;
+        let mut oracles = self.oracles.lock();
+        for file in files {
+            oracles.files[*file].acknowledge(full && latest[*file] != behind.states[*file]);
+        }
+        oracles.joint = false;
+        drop(oracles);
+        self.note(|w| format!("  commits; floor, committed: {:?}", w.marks()));
+        Ok(true)
+    }
+
+    /// Databases that are not used become plain files, while connections stay open.
+    pub(super) fn look_after(&mut self) -> Step<()> {
+        let errors: RefCell<Vec<String>> = RefCell::default();
+        let failed = |path: &std::path::Path, e: &Error| {
+            let message = format!("{}: {e}", path.display());
+            errors.borrow_mut().push(message);
+        };
+        let marked = self.marked();
+        let process = self.rng.below(self.levels.len());
+        if self.rng.below(8) == 0 {
+            self.levels[process].rest(failed);
+        } else {
+            for _ in 0..1 + self.rng.below(2) {
+                // Longer than the longest rhythm.
+                self.more.now += Duration::from_secs(200);
+                self.levels[process].look_after(self.more.now, failed);
+            }
+        }
+        self.note(|_| format!("process {process} looks after idle databases: {:?}", errors.borrow()));
+        self.verdict()?;
+        if self.bury()? || self.faulty || self.full {
+            return Ok(());
+        }
+        if let Some(error) = errors.into_inner().first() {
+            return Err(self.bad(format!("a look at an idle database: {error}")));
+        }
+        if self.is_wal() {
+            return Ok(());
+        }
+        let (sim, latest) = (self.disk.sim().survive(), self.oracles.lock().latest());
+        let still = self.marked();
+        let beside = level(1);
+        beside.boot(HookDisk::new(sim.clone(), None));
+        for file in (0..2).filter(|file| marked[*file] && !still[*file]) {
+            self.oracles.lock().files[file].settle();
+            stock_reads_file(&beside, &sim, file, latest[file]).map_err(|what| self.bad(what))?;
+        }
+        beside.halt();
+        Ok(())
+    }
+
+    /// Whether each file has onewrite's mark.
+    fn marked(&self) -> [bool; 2] {
+        let sim = self.disk.sim();
+        [0, 1].map(|file| sim.snapshot_file(&path(file)).is_some_and(|home| home::mark(&home).is_some()))
+    }
+}

@@ -67,12 +67,14 @@ impl Allowed {
         Self { files: prints.map(|print| vec![print]), joint: false }
     }
 
-    /// These states and newer ones. As in `crate::check`: before recovery has ended, a cut
-    /// transaction may become whole under part of a recovery's record.
-    fn since(&self, states: [Print; 2]) -> Self {
+    /// The states from these indexes of `allowed` on, which has the same newest. As in
+    /// `crate::check`: before recovery has ended, a cut transaction may become whole under part of a
+    /// recovery's record.
+    fn since(&self, allowed: &Allowed, found: [usize; 2]) -> Self {
         let files = [0, 1].map(|file| {
-            let first = self.files[file].iter().rposition(|state| *state == states[file]);
-            first.map_or_else(|| vec![states[file]], |first| self.files[file][first..].to_vec())
+            let newer = allowed.files[file].len() - found[file];
+            let states = &self.files[file];
+            states[states.len().saturating_sub(newer)..].to_vec()
         });
         Self { files, joint: self.joint }
     }
@@ -243,7 +245,7 @@ pub fn check(
     if recoveries > 0 {
         let certain = disk.crash_choices().is_empty();
         let states = [0, 1].map(|file| allowed.files[file][found[file]]);
-        let inside = if certain { unflushed.since(states) } else { unflushed.clone() };
+        let inside = if certain { unflushed.since(allowed, found) } else { unflushed.clone() };
         crash_recovery(setting, disk, &inside, states, rng, depth, recoveries - 1)?;
     }
     level.halt();

@@ -386,11 +386,11 @@ impl World {
 
     /// A connection that only reads recovers nothing, and in stock SQLite no reader without write
     /// permission begins a WAL.
-    fn is_for_writers(&self, error: &rusqlite::Error) -> bool {
+    pub(super) fn is_for_writers(&self, error: &rusqlite::Error) -> bool {
         let said = said(error);
         let is_told =
             ["a read-only connection", "a connection that may write"].iter().any(|words| said.contains(words));
-        self.more.readers && (is_told || (self.more.observes && self.setting.absorbs))
+        self.more.readers && (is_told || (self.more.observes && (self.setting.absorbs || self.is_wal())))
     }
 
     pub(super) fn prints(&self, i: usize) -> rusqlite::Result<Vec<Print>> {

@@ -288,8 +288,10 @@ impl World {
                     self.abort(other);
                     let (code, _) = explain(&e);
                     let dead = !self.levels[self.clients[other].process].is_alive();
-                    let may_be =
-                        dead || code & 0xff == ffi::SQLITE_BUSY || (self.full && code & 0xff == ffi::SQLITE_FULL);
+                    let may_be = dead
+                        || code & 0xff == ffi::SQLITE_BUSY
+                        || (self.full && code & 0xff == ffi::SQLITE_FULL)
+                        || (code & 0xff == ffi::SQLITE_CANTOPEN && self.is_for_writers(&e));
                     if may_be { Ok(()) } else { Err(self.bad(format!("a read beside a writer: {}", said(&e)))) }
                 }
             }

@@ -234,11 +234,14 @@ impl Database {
         if inner.phase != Phase::Live || inner.check().is_err() {
             return Ok(());
         }
-        let sticky = inner.options.sticky;
+        let mut sticky = inner.options.sticky;
         drop(inner);
-        // Without it, the mark's removal looks.
+        // A mark whose log is lost could not be opened. Its removal looks at the mark.
         if sticky && let Some(live) = writer.as_ref() {
-            self.check_mark(live)?;
+            sticky = self.finds_log(live)?;
+            if sticky {
+                self.check_mark(live)?;
+            }
         }
         if !keeps(Case::MarkOffLast) {
             let header = self.inner.lock().latest.final_header();

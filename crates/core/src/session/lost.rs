@@ -79,10 +79,12 @@ impl Database {
                 live.log.file().path.display()
             )));
         }
-        if live.log.file().is_at(&*self.disk, &self.path_of_log(live.home.mark.session)?)? {
-            return Ok(());
-        }
-        self.replace_log(writer)
+        if self.finds_log(live)? { Ok(()) } else { self.replace_log(writer) }
+    }
+
+    /// Whether the next process would find it.
+    pub(super) fn finds_log(&self, live: &LiveDatabase) -> Result<bool> {
+        live.log.file().is_at(&*self.disk, &self.path_of_log(live.home.mark.session)?)
     }
 
     fn is_beside(&self) -> Result<bool> {

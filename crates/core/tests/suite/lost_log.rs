@@ -249,6 +249,23 @@ fn without_a_new_log_commits_are_errors_and_nothing_is_lost() {
 }
 
 #[cfg_attr(windows, ignore = "it compares names of the simulated disk as Linux writes them")]
+/// The mark would ask for a log that is gone.
+#[test]
+fn a_sticky_database_whose_log_is_lost_closes_as_a_plain_file() {
+    for is_removed in [true, false] {
+        let disk = disk();
+        let mut c = open_with(&disk, &[("sticky", "1")]).unwrap();
+        try_commit(&mut c, 1).unwrap();
+        lose(&disk, is_removed).unwrap();
+        c.close().unwrap();
+        assert_eq!(number(&disk), 1);
+        let mut c = open_with(&disk, &[("sticky", "1")]).unwrap();
+        try_commit(&mut c, 2).unwrap();
+        c.close().unwrap();
+        assert_eq!(newest(&mut open(&disk)).unwrap(), 2);
+    }
+}
+
 #[test]
 fn schemes_that_make_no_new_log_bring_everything_home() {
     for given in [("concurrent", "1"), ("scheme", "dash")] {

@@ -68,8 +68,8 @@ impl Allowed {
     }
 
     /// The states from these indexes of `allowed` on, which has the same newest. As in
-    /// `crate::check`: before recovery has ended, a cut transaction may become whole under part of a
-    /// recovery's record.
+    /// `crate::check`: before recovery has ended, a cut transaction may become whole under part of
+    /// a recovery's record.
     fn since(&self, allowed: &Allowed, found: [usize; 2]) -> Self {
         let files = [0, 1].map(|file| {
             let newer = allowed.files[file].len() - found[file];

@@ -85,7 +85,7 @@ impl World {
     pub(super) fn crash_points(&mut self) -> Point {
         let (setting, oracles, found) = (self.setting.clone(), self.oracles.clone(), self.found.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
-        let (every, old_files, wal) = (self.points, self.old_files.clone(), self.wal.clone());
+        let (every, old_files, wal, lost) = (self.points, self.old_files.clone(), self.wal.clone(), self.lost.clone());
         // Pages of home are newer than the slots say, until a slot is written.
         let mut ahead = false;
         let mut last_written = None;
@@ -100,7 +100,7 @@ impl World {
             let every = every * if wal.load(Ordering::Relaxed) { 8 } else { 1 } * if again { 4 } else { 1 };
             let drawn = usize::from(rng.below(every) == 0);
             for _ in 0..operation.crashes_min().max(drawn) {
-                if found.lock().is_some() {
+                if found.lock().is_some() || lost.load(Ordering::Relaxed) {
                     return;
                 }
                 let disk = inside();

@@ -79,6 +79,8 @@ pub(super) struct World {
     pub(super) full: bool,
     /// In stock SQLite's WAL mode few crash points are checked.
     pub(super) wal: Arc<AtomicBool>,
+    /// A log in use was removed, and no other is there yet: a crash may take what it had.
+    pub(super) lost: Arc<AtomicBool>,
     pub(super) points: usize,
     /// One session follows another in the log.
     brief: bool,
@@ -99,6 +101,8 @@ pub(super) struct More {
     pub(super) readers: bool,
     /// Those of the second process do: its user may not write the files.
     pub(super) observes: bool,
+    /// Another program removes logs that are in use.
+    pub(super) loses: bool,
     /// The time of the last look at idle databases.
     pub(super) now: Instant,
 }
@@ -108,7 +112,7 @@ impl More {
         let mut rng = SplitMix64::new(seed ^ 0x6d6f);
         let is_drawn = rng.below(2) == 0;
         let mut draw = |times| is_drawn && rng.below(3) < times;
-        let (concurrent, rests, readers, observes) = (draw(2), draw(1), draw(2), draw(1));
+        let (concurrent, rests, readers, observes, loses) = (draw(2), draw(1), draw(2), draw(1), draw(1));
         let concurrent = concurrent && scheme_is_shared(scheme) && !several;
         if rests {
             options.iter_mut().filter(|(name, _)| name == "idle").for_each(|(_, value)| *value = "10s".to_owned());
@@ -121,6 +125,7 @@ impl More {
             rests,
             readers: readers || (observes && several),
             observes: observes && several,
+            loses: loses && scheme_is_shared(scheme),
             now: Instant::now(),
         }
     }
@@ -204,6 +209,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
         faulty: false,
         full: false,
         wal: Arc::default(),
+        lost: Arc::default(),
         old_files: Arc::default(),
         notes: campaign.trace.then(Vec::new),
     };
@@ -265,6 +271,9 @@ impl World {
         }
         if self.more.rests && self.rng.below(8) == 0 {
             return self.look_after();
+        }
+        if self.more.loses && self.rng.below(12) == 0 {
+            return self.lose_log();
         }
         match self.rng.below(40) {
             0..23 => self.write(),
@@ -375,6 +384,8 @@ impl World {
             // As in `check`: a journal led back to no page.
             ffi::SQLITE_CANTOPEN if self.setting.in_page && self.oracles.lock().latest().contains(&empty()) => Ok(()),
             ffi::SQLITE_CANTOPEN | ffi::SQLITE_READONLY if self.is_for_writers(error) => Ok(()),
+            // Until all connections have closed.
+            ffi::SQLITE_CANTOPEN if self.lost.load(Ordering::Relaxed) => Ok(()),
             _ if self.faulty => match self.rng.below(3) {
                 0 => Ok(()),
                 1 => self.die(),

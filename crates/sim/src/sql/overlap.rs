@@ -2,12 +2,14 @@
 //! databases.
 
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use onewrite_core::Error;
+use onewrite_core::disk::Disk;
 use onewrite_core::inspect::home;
 
-use super::check::{empty, path, said, stock_reads_file};
+use super::check::{empty, log_path, path, said, stock_reads_file};
 use super::history::{Step, World};
 use super::print::{Print, print};
 use super::process::{SCHEMAS, explain, level};
@@ -226,6 +228,40 @@ impl World {
         }
         beside.halt();
         Ok(())
+    }
+
+    /// Another program removes the log of a database that is in use: the next write makes another,
+    /// or is refused until all connections have closed. Nothing is lost (rule LostLogReplaced).
+    pub(super) fn lose_log(&mut self) -> Step<()> {
+        let Some(i) = self.writer()? else { return Ok(()) };
+        let file = self.rng.below(self.clients[i].schemas());
+        if self.is_wal() || self.faulty || self.full || self.clients[i].reading.is_some() {
+            return Ok(());
+        }
+        let number = self.clients[i].number;
+        self.draw_and_write(i, file)?;
+        let log = log_path(file);
+        let Some(i) = self.position(number) else { return Ok(()) };
+        if self.faulty || !self.marked()[file] || self.disk.sim().snapshot_file(&log).is_none() {
+            return Ok(());
+        }
+        self.levels.iter().for_each(|level| level.die_after(u64::MAX));
+        self.lost.store(true, Ordering::Relaxed);
+        self.note(|_| format!("another program removes the log of {file}"));
+        self.disk.sim().remove(&log).map_err(|e| self.bad(format!("the log cannot be removed: {e}")))?;
+        self.draw_and_write(i, file)?;
+        if self.disk.sim().snapshot_file(&log).is_none() {
+            self.close_all()?;
+        }
+        self.lost.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn draw_and_write(&mut self, i: usize, file: usize) -> Step<()> {
+        let is_new = self.oracles.lock().latest()[file] == empty();
+        let mut all = if is_new { statements::schema(SCHEMAS[file]) } else { Vec::new() };
+        all.extend(statements::transaction(self.setting.shape, &[SCHEMAS[file]], &mut self.rng));
+        self.transact(i, &[file], &all)
     }
 
     /// Whether each file has onewrite's mark.

@@ -120,6 +120,9 @@ impl More {
         if concurrent {
             options.push(("concurrent".to_owned(), "1".to_owned()));
         }
+        if draw(1) {
+            options.push(("psow".to_owned(), "0".to_owned()));
+        }
         More {
             concurrent,
             rests,

@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use onewrite_core::disk::sim::{Op, SimDisk, SplitMix64};
-use onewrite_core::inspect::home;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::inspect::layout::slot;
 use rusqlite::backup::Backup;
 use rusqlite::{Connection, ffi};
 
-use super::check::{Allowed, OldFile, check, empty, log_path, older_file, path, rot, said, write_again};
+use super::check::{Allowed, OldFile, check, empty, log_path, older_file, path, rot, said};
 use super::history::{Client, Step, Trouble, World};
 use super::print::{Print, print};
 use super::process::{Level, SCHEMAS, add_noise, explain, level};
@@ -309,25 +308,6 @@ impl World {
         if now != expected {
             return Err(self.bad(format!("the mirror cannot follow: {now:?} instead of {expected:?}")));
         }
-        Ok(())
-    }
-
-    /// Another program writes the log of a file at rest again: the next session flushes it.
-    pub(super) fn write_log_again(&mut self) -> Step<()> {
-        let file = self.rng.below(2);
-        let (sim, log) = (self.disk.sim(), log_path(file));
-        let is_at_rest = sim.snapshot_file(&path(file)).is_some_and(|home| home::mark(&home).is_none());
-        // The other program meets no fault.
-        if self.full || self.faulty || !is_at_rest || sim.snapshot_file(&log).is_none() {
-            return Ok(());
-        }
-        write_again(sim, &log).map_err(|e| self.bad(format!("another program cannot write a log: {e}")))?;
-        let fails = self.trouble == Trouble::Faults && !self.is_wal();
-        if fails {
-            self.disk.sim().fail_nth(Op::Sync, 1, ErrorKind::Other);
-            self.faulty = true;
-        }
-        self.note(|_| format!("another program writes the log of {file} again, the next Sync will fail: {fails}"));
         Ok(())
     }
 

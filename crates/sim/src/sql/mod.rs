@@ -4,7 +4,7 @@
 //! that disk, to which onewrite passes through; [`process`] opens connections; [`mod@print`] tells
 //! states of a database apart; [`statements`] draws SQL; [`attached`] has transactions over several
 //! databases; [`check`] judges the disk after a crash; [`history`] runs histories (with `transact`,
-//! `overlap` and `deaths`).
+//! `overlap`, `events` and `deaths`).
 
 // The two files of a history index several lists at once.
 #![allow(clippy::needless_range_loop)]
@@ -12,6 +12,7 @@
 pub mod attached;
 pub mod check;
 mod deaths;
+mod events;
 pub mod history;
 pub mod machine;
 mod overlap;

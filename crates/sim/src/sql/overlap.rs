@@ -1,21 +1,11 @@
-//! Steps of half of the histories: transactions of `concurrent=1` that overlap, and looks at idle
-//! databases.
+//! Transactions of `concurrent=1` among which others commit.
 
-use std::cell::RefCell;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-use onewrite_core::Error;
-use onewrite_core::disk::Disk;
-use onewrite_core::inspect::home;
-
-use super::check::{empty, log_path, path, said, stock_reads_file};
+use super::check::{empty, path, said};
 use super::history::{Step, World};
 use super::print::{Print, print};
-use super::process::{SCHEMAS, explain, level};
+use super::process::{SCHEMAS, explain};
 use super::statements;
 use super::transact::Rehearsal;
-use crate::hook::HookDisk;
 use crate::pager::Synchronous;
 
 /// A transaction among others.
@@ -187,86 +177,5 @@ impl World {
         drop(oracles);
         self.note(|w| format!("  commits; floor, committed: {:?}", w.marks()));
         Ok(true)
-    }
-
-    /// Databases that are not used become plain files, while connections stay open.
-    pub(super) fn look_after(&mut self) -> Step<()> {
-        let errors: RefCell<Vec<String>> = RefCell::default();
-        let failed = |path: &std::path::Path, e: &Error| {
-            let message = format!("{}: {e}", path.display());
-            errors.borrow_mut().push(message);
-        };
-        let marked = self.marked();
-        let process = self.rng.below(self.levels.len());
-        if self.rng.below(8) == 0 {
-            self.levels[process].rest(failed);
-        } else {
-            for _ in 0..1 + self.rng.below(2) {
-                // Longer than the longest rhythm.
-                self.more.now += Duration::from_secs(200);
-                self.levels[process].look_after(self.more.now, failed);
-            }
-        }
-        self.note(|_| format!("process {process} looks after idle databases: {:?}", errors.borrow()));
-        self.verdict()?;
-        if self.bury()? || self.faulty || self.full {
-            return Ok(());
-        }
-        if let Some(error) = errors.into_inner().first() {
-            return Err(self.bad(format!("a look at an idle database: {error}")));
-        }
-        if self.is_wal() {
-            return Ok(());
-        }
-        let (sim, latest) = (self.disk.sim().survive(), self.oracles.lock().latest());
-        let still = self.marked();
-        let beside = level(1);
-        beside.boot(HookDisk::new(sim.clone(), None));
-        for file in (0..2).filter(|file| marked[*file] && !still[*file]) {
-            self.oracles.lock().files[file].settle();
-            stock_reads_file(&beside, &sim, file, latest[file]).map_err(|what| self.bad(what))?;
-        }
-        beside.halt();
-        Ok(())
-    }
-
-    /// Another program removes the log of a database that is in use: the next write makes another,
-    /// or is refused until all connections have closed. Nothing is lost (rule LostLogReplaced).
-    pub(super) fn lose_log(&mut self) -> Step<()> {
-        let Some(i) = self.writer()? else { return Ok(()) };
-        let file = self.rng.below(self.clients[i].schemas());
-        if self.is_wal() || self.faulty || self.full || self.clients[i].reading.is_some() {
-            return Ok(());
-        }
-        let number = self.clients[i].number;
-        self.draw_and_write(i, file)?;
-        let log = log_path(file);
-        let Some(i) = self.position(number) else { return Ok(()) };
-        if self.faulty || !self.marked()[file] || self.disk.sim().snapshot_file(&log).is_none() {
-            return Ok(());
-        }
-        self.levels.iter().for_each(|level| level.die_after(u64::MAX));
-        self.lost.store(true, Ordering::Relaxed);
-        self.note(|_| format!("another program removes the log of {file}"));
-        self.disk.sim().remove(&log).map_err(|e| self.bad(format!("the log cannot be removed: {e}")))?;
-        self.draw_and_write(i, file)?;
-        if self.disk.sim().snapshot_file(&log).is_none() {
-            self.close_all()?;
-        }
-        self.lost.store(false, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn draw_and_write(&mut self, i: usize, file: usize) -> Step<()> {
-        let is_new = self.oracles.lock().latest()[file] == empty();
-        let mut all = if is_new { statements::schema(SCHEMAS[file]) } else { Vec::new() };
-        all.extend(statements::transaction(self.setting.shape, &[SCHEMAS[file]], &mut self.rng));
-        self.transact(i, &[file], &all)
-    }
-
-    /// Whether each file has onewrite's mark.
-    fn marked(&self) -> [bool; 2] {
-        let sim = self.disk.sim();
-        [0, 1].map(|file| sim.snapshot_file(&path(file)).is_some_and(|home| home::mark(&home).is_some()))
     }
 }

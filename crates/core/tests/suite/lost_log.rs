@@ -248,8 +248,8 @@ fn without_a_new_log_commits_are_errors_and_nothing_is_lost() {
     assert_eq!(number(&disk), 3);
 }
 
-#[cfg_attr(windows, ignore = "it compares names of the simulated disk as Linux writes them")]
 /// The mark would ask for a log that is gone.
+#[cfg_attr(windows, ignore = "it compares names of the simulated disk as Linux writes them")]
 #[test]
 fn a_sticky_database_whose_log_is_lost_closes_as_a_plain_file() {
     for is_removed in [true, false] {
@@ -266,6 +266,7 @@ fn a_sticky_database_whose_log_is_lost_closes_as_a_plain_file() {
     }
 }
 
+#[cfg_attr(windows, ignore = "it compares names of the simulated disk as Linux writes them")]
 #[test]
 fn schemes_that_make_no_new_log_bring_everything_home() {
     for given in [("concurrent", "1"), ("scheme", "dash")] {

@@ -371,10 +371,7 @@ fn log() -> PathBuf {
 /// A log from before the recovery does not fit (rule OneNumberOneState).
 #[test]
 fn another_process_tells_of_the_recovery() {
-    let disk = killed(5, &[]).crash(0);
-    let before = disk.snapshot_file(&log()).unwrap();
-    let mut recovers = open(&disk, &[]);
-    assert_eq!(newest(&mut recovers), 5);
+    let (disk, before, mut recovers) = recovered();
     let mut joins = open(&disk, &[]);
     common::commit(&mut joins, 6);
     assert_eq!(newest(&mut recovers), 6);
@@ -385,16 +382,22 @@ fn another_process_tells_of_the_recovery() {
 /// The first was killed before it told of itself.
 #[test]
 fn a_second_recovery_tells_of_the_first() {
-    let disk = killed(5, &[]).crash(0);
-    let before = disk.snapshot_file(&log()).unwrap();
-    let mut recovers = open(&disk, &[]);
-    assert_eq!(newest(&mut recovers), 5);
+    let (disk, before, recovers) = recovered();
     std::mem::forget(recovers);
     let disk = disk.survive();
     let mut again = open(&disk, &[]);
     common::commit(&mut again, 6);
     std::mem::forget(again);
     fits_no_older_log(&disk, &before);
+}
+
+/// A disk behind a power cut, the log as that left it, and a process that has recovered.
+fn recovered() -> (SimDisk, Vec<u8>, Connection) {
+    let disk = killed(5, &[]).crash(0);
+    let before = disk.snapshot_file(&log()).unwrap();
+    let mut recovers = open(&disk, &[]);
+    assert_eq!(newest(&mut recovers), 5);
+    (disk, before, recovers)
 }
 
 fn fits_no_older_log(disk: &SimDisk, before: &[u8]) {

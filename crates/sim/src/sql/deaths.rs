@@ -70,10 +70,7 @@ impl World {
     }
 
     fn start(&self, process: usize) {
-        match self.more.observes && process > 0 {
-            true => self.levels[process].boot_reader(self.disk.clone()),
-            false => self.levels[process].boot(self.disk.clone()),
-        }
+        self.levels[process].boot_as(self.disk.clone(), self.more.only_reads(process));
     }
 
     pub(super) fn power_off(&mut self) {

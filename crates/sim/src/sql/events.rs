@@ -11,10 +11,9 @@ use onewrite_core::disk::Disk;
 use onewrite_core::disk::sim::Op;
 use onewrite_core::inspect::home;
 
-use super::check::{empty, log_path, path, stock_reads_file, write_again};
+use super::check::{log_path, path, stock_reads_file, write_again};
 use super::history::{Step, Trouble, World};
-use super::process::{SCHEMAS, level};
-use super::statements;
+use super::process::level;
 use crate::hook::HookDisk;
 
 impl World {
@@ -22,9 +21,8 @@ impl World {
     pub(super) fn write_log_again(&mut self) -> Step<()> {
         let file = self.rng.below(2);
         let (sim, log) = (self.disk.sim(), log_path(file));
-        let is_at_rest = sim.snapshot_file(&path(file)).is_some_and(|home| home::mark(&home).is_none());
         // The other program meets no fault.
-        if self.full || self.faulty || !is_at_rest || sim.snapshot_file(&log).is_none() {
+        if self.full || self.faulty || self.marked()[file] || sim.snapshot_file(&log).is_none() {
             return Ok(());
         }
         write_again(sim, &log).map_err(|e| self.bad(format!("another program cannot write a log: {e}")))?;
@@ -66,13 +64,19 @@ impl World {
         if self.is_wal() {
             return Ok(());
         }
-        let (sim, latest) = (self.disk.sim().survive(), self.oracles.lock().latest());
         let still = self.marked();
+        let rested: Vec<usize> = (0..2).filter(|file| marked[*file] && !still[*file]).collect();
+        rested.iter().for_each(|file| self.oracles.lock().files[*file].settle());
+        self.check_at_rest(&rested)
+    }
+
+    /// Stock SQLite reads the newest state of these files.
+    pub(super) fn check_at_rest(&self, files: &[usize]) -> Step<()> {
+        let (sim, latest) = (self.disk.sim().survive(), self.oracles.lock().latest());
         let beside = level(1);
         beside.boot(HookDisk::new(sim.clone(), None));
-        for file in (0..2).filter(|file| marked[*file] && !still[*file]) {
-            self.oracles.lock().files[file].settle();
-            stock_reads_file(&beside, &sim, file, latest[file]).map_err(|what| self.bad(what))?;
+        for file in files {
+            stock_reads_file(&beside, &sim, *file, latest[*file]).map_err(|what| self.bad(what))?;
         }
         beside.halt();
         Ok(())
@@ -106,9 +110,7 @@ impl World {
     }
 
     fn draw_and_write(&mut self, i: usize, file: usize) -> Step<()> {
-        let is_new = self.oracles.lock().latest()[file] == empty();
-        let mut all = if is_new { statements::schema(SCHEMAS[file]) } else { Vec::new() };
-        all.extend(statements::transaction(self.setting.shape, &[SCHEMAS[file]], &mut self.rng));
+        let all = self.draw_statements(&[file]);
         self.transact(i, &[file], &all)
     }
 

@@ -9,7 +9,7 @@ use onewrite_core::disk::sim::{SimDisk, SplitMix64};
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
-use super::check::{OldFile, Setting, damage, empty, said, stock_reads};
+use super::check::{OldFile, Setting, damage, empty, said};
 use super::deaths::{Oracles, mirror};
 use super::print::{Print, print};
 use super::process::{BESIDE, Level, SCHEMAS, add_noise, explain, level};
@@ -108,6 +108,11 @@ pub(super) struct More {
 }
 
 impl More {
+    /// Whether the user of a process may not write the files.
+    pub(super) fn only_reads(&self, process: usize) -> bool {
+        self.observes && process > 0
+    }
+
     fn draw(seed: u64, scheme: &str, several: bool, options: &mut Vec<(String, String)>) -> More {
         let mut rng = SplitMix64::new(seed ^ 0x6d6f);
         let is_drawn = rng.below(2) == 0;
@@ -326,8 +331,7 @@ impl World {
         if self.more.observes && !can_read {
             process = 0;
         }
-        let reads_only =
-            self.more.readers && can_read && ((self.more.observes && process > 0) || self.rng.below(3) == 0);
+        let reads_only = self.more.readers && can_read && (self.more.only_reads(process) || self.rng.below(3) == 0);
         let mut options = self.setting.options.clone();
         if reads_only {
             options.push(("mode".to_owned(), "ro".to_owned()));
@@ -353,13 +357,14 @@ impl World {
         let shape = self.setting.shape;
         for schema in &SCHEMAS[..1 + usize::from(has_side)] {
             db.execute_batch(&format!("PRAGMA {schema}.synchronous={level}; PRAGMA {schema}.cache_size={cache}"))?;
-            if !self.is_wal() && !reads_only {
+            if reads_only {
+                continue;
+            }
+            if !self.is_wal() {
                 db.execute_batch(&format!("PRAGMA {schema}.journal_mode={mode}"))?;
             }
-            if !reads_only {
-                // Without effect once there is a page.
-                db.execute_batch(&statements::settings(shape, schema))?;
-            }
+            // Without effect once there is a page.
+            db.execute_batch(&statements::settings(shape, schema))?;
         }
         db.execute_batch("PRAGMA temp_store=2")?;
         self.opened += 1;
@@ -660,12 +665,7 @@ impl World {
                 self.oracles.lock().files.iter_mut().for_each(Oracle::settle);
             }
             if !self.setting.sticky {
-                let latest = self.oracles.lock().latest();
-                let sim = self.disk.sim().survive();
-                let beside = level(1);
-                beside.boot(HookDisk::new(sim.clone(), None));
-                stock_reads(&beside, &sim, latest).map_err(|what| self.bad(what))?;
-                beside.halt();
+                self.check_at_rest(&[0, 1])?;
             }
         }
         Ok(())

@@ -67,13 +67,8 @@ impl Life {
 pub struct Socket(Arc<RwLock<Option<Machine>>>);
 
 impl Socket {
-    /// Plugs in a machine; the old one is dead.
-    pub fn boot(&self, disk: HookDisk) {
-        self.boot_as(disk, false);
-    }
-
-    /// Plugs in a machine of a user who may write its files, or not.
-    pub fn boot_as(&self, disk: HookDisk, only_reads: bool) {
+    /// Plugs in a machine, whose user may write its files or not; the old one is dead.
+    pub fn boot(&self, disk: HookDisk, only_reads: bool) {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         self.halt();
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);

@@ -1,10 +1,13 @@
 //! The engine `sql`: a stock SQLite on the VFS on the simulated disk.
 //!
-//! [`machine`] is the disk of a registered VFS across crashes; [`plain`] is SQLite's own storage on
-//! that disk, to which onewrite passes through; [`process`] opens connections; [`mod@print`] tells
-//! states of a database apart; [`statements`] draws SQL; [`attached`] has transactions over several
-//! databases; [`check`] judges the disk after a crash; [`history`] runs histories (with `transact`,
-//! `overlap`, `events` and `deaths`).
+//! - [`machine`]: the disk of a registered VFS across crashes.
+//! - [`plain`]: SQLite's own storage on that disk, to which onewrite passes through.
+//! - [`process`]: opens connections.
+//! - [`mod@print`]: tells states of a database apart.
+//! - [`statements`]: draws SQL.
+//! - [`history`]: runs histories, with `transact`, `overlap`, `events` and `deaths`.
+//! - [`attached`]: runs histories of transactions over several databases.
+//! - [`check`]: judges the disk after a crash.
 
 // The two files of a history index several lists at once.
 #![allow(clippy::needless_range_loop)]

@@ -1,12 +1,11 @@
 //! Transactions of `concurrent=1` among which others commit.
 
-use super::check::{empty, path, said};
+use super::check::{empty, path};
 use super::history::{Step, World};
 use super::print::{Print, print};
 use super::process::{SCHEMAS, explain};
 use super::statements;
 use super::transact::Rehearsal;
-use crate::pager::Synchronous;
 
 /// A transaction among others.
 struct Overlap {
@@ -43,8 +42,8 @@ impl World {
         if self.is_wal() || files.iter().any(|file| before[*file] == empty()) {
             return self.transact(i, &files, &all);
         }
-        let alone = self.rehearse(&files, &all).map_err(|e| self.bad(format!("the mirror: {}", said(&e))))?;
-        self.end_mirror("ROLLBACK")?;
+        let alone = self.rehearse(&files, &all)?;
+        self.end_mirror(false)?;
         let changed = files.iter().filter(|file| alone.states[**file] != before[**file]).count();
         if changed < files.len() && files.len() > 1 {
             // It may stand before the others in one file and behind them in the other.
@@ -53,7 +52,7 @@ impl World {
         let number = self.clients[i].number;
         self.note(|_| format!("{number} overlaps {files:?}: {}", all.join("; ")));
         let done = self.run_among_others(&Overlap { number, files, all, alone, changes: changed > 0, grows });
-        self.end_mirror(if matches!(done, Ok(true)) { "COMMIT" } else { "ROLLBACK" })?;
+        self.end_mirror(matches!(done, Ok(true)))?;
         done.map(|_| ())
     }
 
@@ -72,13 +71,6 @@ impl World {
             self.vacuum_by(i, "VACUUM")?;
         }
         Ok(false)
-    }
-
-    fn end_mirror(&self, sql: &str) -> Step<()> {
-        if self.mirror.is_autocommit() {
-            return Ok(());
-        }
-        self.mirror.execute_batch(sql).map_err(|e| self.bad(format!("the mirror: {}", said(&e))))
     }
 
     /// True if it committed.
@@ -142,7 +134,7 @@ impl World {
     fn commit(&mut self, overlap: &Overlap) -> Step<bool> {
         let Some(i) = self.position(overlap.number) else { return Ok(false) };
         let Overlap { files, all, alone, changes, .. } = overlap;
-        let behind = self.rehearse(files, all).map_err(|e| self.bad(format!("the mirror: {}", said(&e))))?;
+        let behind = self.rehearse(files, all)?;
         self.attempt(files, &behind);
         if let Err(e) = self.clients[i].db.execute_batch("COMMIT") {
             return self.failed(i, &e, "commit");
@@ -168,14 +160,7 @@ impl World {
         if !is(&behind.states) {
             return Err(self.bad(format!("a merged transaction leaves {seen:?} instead of {:?}", behind.states)));
         }
-        let full = self.clients[i].synchronous == Synchronous::Full;
-        let mut oracles = self.oracles.lock();
-        for file in files {
-            oracles.files[*file].acknowledge(full && latest[*file] != behind.states[*file]);
-        }
-        oracles.joint = false;
-        drop(oracles);
-        self.note(|w| format!("  commits; floor, committed: {:?}", w.marks()));
+        self.acknowledge(i, files, &behind);
         Ok(true)
     }
 }

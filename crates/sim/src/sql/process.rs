@@ -75,12 +75,12 @@ impl Level {
 
     /// Starts a machine; the old one is dead.
     pub fn boot(&self, disk: HookDisk) {
-        self.socket.boot(disk);
+        self.boot_as(disk, false);
     }
 
-    /// Starts a process of a user who may only read.
-    pub fn boot_reader(&self, disk: HookDisk) {
-        self.socket.boot_as(disk, true);
+    /// The same; its user may only read the files, or write them too.
+    pub fn boot_as(&self, disk: HookDisk, only_reads: bool) {
+        self.socket.boot(disk, only_reads);
     }
 
     /// Kills the machine.

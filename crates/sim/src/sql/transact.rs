@@ -10,6 +10,7 @@ use super::history::{Step, World};
 use super::print::{Print, print};
 use super::process::{SCHEMAS, explain};
 use super::statements;
+use crate::check::Violation;
 use crate::oracle::Oracle;
 use crate::pager::Synchronous;
 
@@ -49,13 +50,19 @@ impl World {
             // may fail there when it has committed in the WAL.
             files = vec![1];
         }
+        let all = self.draw_statements(&files);
+        (files, all)
+    }
+
+    pub(super) fn draw_statements(&mut self, files: &[usize]) -> Vec<String> {
+        let latest = self.oracles.lock().latest();
         let schemas: Vec<&str> = files.iter().map(|file| SCHEMAS[*file]).collect();
         let mut all: Vec<String> = Vec::new();
         for file in files.iter().filter(|file| latest[**file] == empty()) {
             all.extend(statements::schema(SCHEMAS[*file]));
         }
         all.extend(statements::transaction(self.setting.shape, &schemas, &mut self.rng));
-        (files, all)
+        all
     }
 
     pub(super) fn shrink(&mut self) -> Step<()> {
@@ -81,23 +88,31 @@ impl World {
         });
         let commits = self.rng.below(6) > 0;
         self.note(|_| format!("{number} writes {files:?}, stale {stale}, commits {commits}: {}", all.join("; ")));
-        let mirrored = self.rehearse(files, all).map_err(|e| self.bad(format!("the mirror: {}", said(&e))))?;
+        let mirrored = self.rehearse(files, all)?;
         let done = self.perform(i, files, all, &mirrored, commits, stale);
-        if !self.mirror.is_autocommit() {
-            let finish = if matches!(done, Ok(true)) { "COMMIT" } else { "ROLLBACK" };
-            self.mirror.execute_batch(finish).map_err(|e| self.bad(format!("the mirror: {}", said(&e))))?;
-        }
+        self.end_mirror(matches!(done, Ok(true)))?;
         done.map(|_| ())
     }
 
+    pub(super) fn of_mirror(&self, error: &rusqlite::Error) -> Violation {
+        self.bad(format!("the mirror: {}", said(error)))
+    }
+
+    pub(super) fn end_mirror(&self, commits: bool) -> Step<()> {
+        if self.mirror.is_autocommit() {
+            return Ok(());
+        }
+        self.mirror.execute_batch(if commits { "COMMIT" } else { "ROLLBACK" }).map_err(|e| self.of_mirror(&e))
+    }
+
     /// Runs a transaction on the mirror up to its end.
-    pub(super) fn rehearse(&self, files: &[usize], all: &[String]) -> rusqlite::Result<Rehearsal> {
-        self.mirror.execute_batch("BEGIN")?;
+    pub(super) fn rehearse(&self, files: &[usize], all: &[String]) -> Step<Rehearsal> {
+        self.mirror.execute_batch("BEGIN").map_err(|e| self.of_mirror(&e))?;
         let codes =
             all.iter().map(|sql| self.mirror.execute_batch(sql).map_or_else(|e| explain(&e).0, |()| 0)).collect();
         let mut states = self.oracles.lock().latest();
         for file in files {
-            states[*file] = print(&self.mirror, SCHEMAS[*file])?;
+            states[*file] = print(&self.mirror, SCHEMAS[*file]).map_err(|e| self.of_mirror(&e))?;
         }
         Ok(Rehearsal { codes, states })
     }
@@ -195,8 +210,15 @@ impl World {
         if stale && changed {
             return self.look_behind_stale(i, latest, mirrored);
         }
+        self.acknowledge(i, files, mirrored);
+        Ok(true)
+    }
+
+    /// The attempt with these results is committed.
+    pub(super) fn acknowledge(&mut self, i: usize, files: &[usize], mirrored: &Rehearsal) {
         let full = self.clients[i].synchronous == Synchronous::Full;
         let mut oracles = self.oracles.lock();
+        let latest = oracles.latest();
         for file in files {
             // Without a change, SQLite may not have asked for a commit.
             let durable = full && latest[*file] != mirrored.states[*file];
@@ -206,7 +228,6 @@ impl World {
         drop(oracles);
         self.setting.counts.commits.fetch_add(1, Ordering::Relaxed);
         self.note(|w| format!("  commits; floor, committed: {:?}", w.marks()));
-        Ok(true)
     }
 
     /// A client that cannot read compiles with its old schema and misses tables.
@@ -295,7 +316,10 @@ impl World {
                     if may_be { Ok(()) } else { Err(self.bad(format!("a read beside a writer: {}", said(&e)))) }
                 }
             }
-        } else if !self.clients[other].reads_only {
+        } else {
+            if self.clients[other].reads_only {
+                return Ok(());
+            }
             let begun = self.clients[other].db.execute_batch("BEGIN IMMEDIATE");
             self.abort(other);
             let wrote = self.clients[i].db.transaction_state(Some("main"));
@@ -307,8 +331,6 @@ impl World {
                 }
                 _ => Ok(()),
             }
-        } else {
-            Ok(())
         }
     }
 }

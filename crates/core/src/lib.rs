@@ -26,6 +26,7 @@ mod session;
 mod shared;
 mod sqlite_format;
 
+pub use base::clock::Instant;
 pub use base::error::{Error, Result};
 pub use base::options::{Network, Options, Preset, Split, Updates, bytes as parse_bytes, duration as parse_duration};
 pub use base::{rules, text};

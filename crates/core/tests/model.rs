@@ -26,6 +26,10 @@ use onewrite_core::inspect;
 mod base {
     pub use onewrite_core::rules;
 
+    pub mod clock {
+        pub use std::time::Instant;
+    }
+
     pub(crate) use crate::{error, memory, types};
 }
 mod disk {

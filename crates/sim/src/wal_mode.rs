@@ -206,7 +206,8 @@ fn play_step(
             match end {
                 End::Close => c.close().map_err(engine)?,
                 End::Silent => {
-                    let later = |minutes: u64| std::time::Instant::now() + std::time::Duration::from_secs(60 * minutes);
+                    let later =
+                        |minutes: u64| onewrite_core::Instant::now() + std::time::Duration::from_secs(60 * minutes);
                     for minutes in 1..4 {
                         c.engine().look_after(later(10 * minutes), |_, _| {});
                     }

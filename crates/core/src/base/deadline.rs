@@ -1,5 +1,7 @@
 use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::base::clock::Instant;
 
 /// A moment, or a time after the wait begins: a caller that need not wait reads no clock.
 #[derive(Clone, Debug)]

@@ -1,5 +1,7 @@
-//! Numbers, errors, settings, byte offsets: no I/O, no state.
+//! Numbers, errors, settings, byte offsets, time: no I/O, no state.
 
+#[cfg_attr(feature = "simulation", path = "schedule.rs")]
+pub mod clock;
 pub mod deadline;
 pub mod error;
 pub mod layout;

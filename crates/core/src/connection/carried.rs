@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::atomic::Ordering;
 
 use super::Connection;
+use crate::base::clock;
 use crate::base::options::Options;
 use crate::database::DatabaseState;
 use crate::disk::sync::MutexGuard;
@@ -26,7 +27,7 @@ impl Connection {
         (0..LOOKS).find_map(|_| {
             let inner = self.db.inner.try_lock();
             if inner.is_none() {
-                std::thread::yield_now();
+                clock::yield_now();
             }
             inner
         })

@@ -2,11 +2,12 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
 use super::Connection;
+use crate::base::clock::Instant;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::options::Options;
 use crate::connection::schemes;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::looked::ReadSet;
 use super::role::{Passthrough, ReadTransaction, Role, WriterTurn};
@@ -11,6 +11,7 @@ use super::several::prepares;
 use super::wait::{self, Asks};
 use super::write::stays_here;
 use super::{Connection, LockLevel};
+use crate::base::clock::{self, Instant};
 use crate::base::error::{Error, Result};
 use crate::base::layout::home as at;
 use crate::base::rules::{Case, keeps};
@@ -314,7 +315,7 @@ impl Connection {
                     locks::by_owner(&*db.home)
                 )));
             }
-            std::thread::sleep(Duration::from_micros(200));
+            clock::sleep(Duration::from_micros(200));
         }
     }
 
@@ -377,12 +378,12 @@ impl Connection {
                 pinned => return pinned,
             }
             if db.inner.lock().ship() == Ship::Begun {
-                std::thread::sleep(Duration::from_millis(1));
+                clock::sleep(Duration::from_millis(1));
                 continue;
             }
             match db.enter_and_leave(deadline.min(Instant::now() + TURN_WAIT)) {
                 Ok(()) => {}
-                Err(Error::Busy(_)) => std::thread::sleep(Duration::from_micros(500)),
+                Err(Error::Busy(_)) => clock::sleep(Duration::from_micros(500)),
                 Err(e) => return Err(e),
             }
         }
@@ -580,7 +581,7 @@ impl Connection {
                 // Two that wait for each other's SHARED would never end: the one with RESERVED
                 // waits.
                 Err(Error::Busy(_)) if !self.is_over(&mut deadline) && locks::reserve(&*self.db.home)? => {
-                    std::thread::sleep(Duration::from_millis(1));
+                    clock::sleep(Duration::from_millis(1));
                 }
                 result => return result,
             }

@@ -1,7 +1,6 @@
 //! SQLite's settings as far as the VFS sees them, and a connection's habits.
 
-use std::time::Instant;
-
+use crate::base::clock::Instant;
 use crate::database::queue::SOON;
 use crate::shared::tendency::{Ended, Tendency};
 

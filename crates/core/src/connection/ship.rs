@@ -3,10 +3,11 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::role::{ReadTransaction, Role};
 use super::{Connection, LockLevel};
+use crate::base::clock::Instant;
 use crate::base::error::{Error, IoContext, Result};
 use crate::database::ship::{REPLICA, sync_path};
 use crate::disk::beside;

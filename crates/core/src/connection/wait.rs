@@ -9,8 +9,9 @@
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::{self, Instant};
 use crate::database::Database;
 use crate::database::queue::{ConnectionId, Patience, Ticket, TurnClaim};
 
@@ -124,6 +125,6 @@ pub fn nap(time: Duration) -> bool {
         }
         db.queue.give_up(connection);
     }
-    std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
+    clock::sleep(deadline.saturating_duration_since(Instant::now()));
     true
 }

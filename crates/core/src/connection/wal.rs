@@ -1,7 +1,8 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::role::WriterTurn;
 use super::{Connection, LockLevel};
+use crate::base::clock::{self, Instant};
 use crate::base::error::{Error, Result};
 use crate::base::layout::home as at;
 use crate::base::options::Wal;
@@ -45,7 +46,7 @@ impl Connection {
             locks::none(home)?;
             let deadline = Instant::now() + OTHERS_CHANGE;
             loop {
-                std::thread::sleep(Duration::from_millis(1));
+                clock::sleep(Duration::from_millis(1));
                 if !locks::is_reserved(home)? && locks::shared(home)? {
                     return Ok(false);
                 }

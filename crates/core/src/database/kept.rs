@@ -3,9 +3,10 @@
 //! To lock a plain home and to look at it takes six system calls. No process changes home while
 //! this one has SHARED, so a transaction that finds it kept begins with none.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{Database, DatabaseState, Phase};
+use crate::base::clock::Instant;
 use crate::base::error::Result;
 use crate::disk::locks;
 use crate::sqlite_format::home::State;

@@ -1,7 +1,8 @@
 //! How the transactions of a process follow each other: when it detaches from an idle database.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::Instant;
 use crate::base::types::Tid;
 
 /// Three pauses make a rhythm if none exceeds this, nor twice another. The process then stays

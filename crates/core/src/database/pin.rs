@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Database, DatabaseState, follow};
+use crate::base::clock;
 use crate::base::error::{Error, Result};
 use crate::base::rules::{Case, keeps};
 use crate::disk::stats::Stats;
@@ -59,7 +60,7 @@ impl Database {
             if announced || member.announce(state.tid)? {
                 return Ok(state);
             }
-            std::thread::sleep(Duration::from_micros(20));
+            clock::sleep(Duration::from_micros(20));
         }
         Err(Error::Busy("other processes bring pages home faster than this one can follow".into()))
     }

@@ -21,8 +21,9 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::Instant;
 use crate::disk::sync::idle::{Task, Watch, processor};
 use crate::disk::sync::{Event, Mutex, MutexGuard, ThreadMark, this_thread};
 

@@ -10,8 +10,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::Instant;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::SYNC_SUFFIX;
 use crate::base::types::Tid;

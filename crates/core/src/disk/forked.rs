@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::libc;
 
+use crate::base::clock;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Held {
     File(RawFd),
@@ -110,7 +112,7 @@ impl AsFd for ForkSafeFile {
 /// Call before a fork.
 pub fn before() {
     while OPEN.taken.swap(true, Ordering::Acquire) {
-        std::thread::yield_now();
+        clock::yield_now();
     }
 }
 

@@ -3,8 +3,9 @@
 //!
 //! Connections of this process lock each other in memory.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::{self, Instant};
 use crate::base::error::{IoContext, Result};
 use crate::disk::processes::{self, HeldLock};
 use crate::disk::{DiskFile, LockKind};
@@ -146,7 +147,7 @@ pub fn exclusive_from_reserved(home: &dyn DiskFile, patience: Duration) -> Resul
     loop {
         let got = pending(home)? && home.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).context(what)?;
         if !got && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_micros(100));
+            clock::sleep(Duration::from_micros(100));
             continue;
         }
         if !got {
@@ -167,7 +168,7 @@ pub fn alone_from_reserved(home: &dyn DiskFile, patience: Duration) -> Result<bo
         if Instant::now() >= deadline {
             return Ok(false);
         }
-        std::thread::sleep(Duration::from_micros(200));
+        clock::sleep(Duration::from_micros(200));
     }
 }
 

@@ -1,7 +1,9 @@
 //! Waiting for another process where the system has no words to sleep on.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::base::clock::{self, Instant};
 
 const PAUSE_MIN: Duration = Duration::from_micros(20);
 const PAUSE_MAX: Duration = Duration::from_millis(1);
@@ -14,7 +16,7 @@ pub fn wait(word: &AtomicU32, seen: u32, nap: Duration) {
         if left.is_zero() {
             return;
         }
-        std::thread::sleep(pause.min(left));
+        clock::sleep(pause.min(left));
         pause = (2 * pause).min(PAUSE_MAX);
     }
 }

@@ -6,7 +6,9 @@
 pub use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::base::clock::{self, Instant};
 
 pub use std::thread;
 #[cfg(unix)]
@@ -28,7 +30,7 @@ impl<T> Mutex<T> {
     /// Waits for it.
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        self.lock_soon().unwrap_or_else(|| self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        locked(|| self.try_lock(), || self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// `None` if another has it for longer than moments.
@@ -59,7 +61,15 @@ fn free<T>(tried: TryLockResult<T>) -> Option<T> {
 }
 
 #[inline]
+fn locked<T>(mut look: impl FnMut() -> Option<T>, wait: impl FnOnce() -> T) -> T {
+    clock::look_until(u32::MAX, &mut look).or_else(|| soon(look)).unwrap_or_else(wait)
+}
+
+#[inline]
 fn soon<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    if clock::is_scheduled() {
+        return clock::look_until(LOOKS.1, look);
+    }
     look().or_else(|| look_again(look))
 }
 
@@ -72,7 +82,7 @@ fn look_again<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
         if n < spins {
             (0..PAUSES).for_each(|_| std::hint::spin_loop());
         } else {
-            thread::yield_now();
+            clock::yield_now();
         }
         look()
     })
@@ -95,13 +105,40 @@ impl<T> RwLock<T> {
     /// Waits for a writer, also for one that waits.
     #[inline]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        soon(|| free(self.0.try_read())).unwrap_or_else(|| self.0.read().unwrap_or_else(PoisonError::into_inner))
+        locked(|| free(self.0.try_read()), || self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Waits for all others.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        soon(|| free(self.0.try_write())).unwrap_or_else(|| self.0.write().unwrap_or_else(PoisonError::into_inner))
+        locked(|| free(self.0.try_write()), || self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Its waiters look at their condition afterwards.
+#[derive(Default)]
+pub struct Condvar(std::sync::Condvar);
+
+impl Condvar {
+    /// Whether the time is over.
+    pub fn wait_timeout<'a, T>(
+        &self,
+        mutex: &'a Mutex<T>,
+        guard: MutexGuard<'a, T>,
+        time: Duration,
+    ) -> (MutexGuard<'a, T>, bool) {
+        if clock::is_scheduled() {
+            let until = Instant::now() + time;
+            drop(guard);
+            clock::wait_until(until);
+            return (mutex.lock(), Instant::now() >= until);
+        }
+        let (guard, waited) = self.0.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner);
+        (guard, waited.timed_out())
+    }
+
+    pub fn notify_all(&self) {
+        self.0.notify_all();
     }
 }
 
@@ -146,8 +183,11 @@ impl Event {
 
     /// Sooner than a wake-up if the event is on another processor.
     pub fn spin(&self, spin: Duration) -> bool {
-        if spin.is_zero() || !has_processors() {
+        if spin.is_zero() || (!has_processors() && !clock::is_scheduled()) {
             return self.is_set();
+        }
+        if clock::is_scheduled() {
+            return self.wait_until(Instant::now() + spin);
         }
         let begun = Instant::now();
         loop {
@@ -165,6 +205,9 @@ impl Event {
 
     /// Called by the thread it was made for.
     pub fn wait(&self) {
+        if clock::look_until(u32::MAX, || self.is_set().then_some(())).is_some() {
+            return;
+        }
         if self.state.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             while !self.is_set() {
                 thread::park();
@@ -177,6 +220,9 @@ impl Event {
     }
 
     pub fn wait_until(&self, deadline: Instant) -> bool {
+        if clock::is_scheduled() {
+            return clock::look_by(deadline, || self.is_set().then_some(())).is_some();
+        }
         if self.state.compare_exchange(EMPTY, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_err() {
             return true;
         }
@@ -201,8 +247,9 @@ fn has_processors() -> bool {
 }
 
 pub mod idle {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
+    use crate::base::clock::Instant;
     pub use crate::disk::system::{Task, processor};
 
     /// A transaction's processor time before it writes, in ticks of 10 ms.

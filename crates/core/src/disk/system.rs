@@ -8,10 +8,14 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use super::host;
+use crate::base::clock::{self, Instant};
 
 /// Sleeps until another process [wakes](wake) waiters at `word`, `nap` at most; not if `word` is no
 /// longer `seen`. May return early: the caller checks its condition.
 pub fn wait(word: &AtomicU32, seen: u32, nap: Duration) {
+    if clock::is_scheduled() {
+        return clock::wait_until(Instant::now() + nap);
+    }
     host::wait(word, seen, nap);
 }
 
@@ -22,7 +26,7 @@ pub fn wake(word: &AtomicU32, all: bool) {
 
 /// Monotonic, for all processes.
 pub fn clock() -> Duration {
-    host::clock()
+    clock::scheduled().unwrap_or_else(host::clock)
 }
 
 /// The same clock in microseconds.
@@ -32,7 +36,7 @@ pub fn clock_us() -> u64 {
 
 /// The same clock as of its last tick, 10 ms ago at most: a look costs a quarter.
 pub fn clock_rough() -> Duration {
-    host::clock_rough()
+    clock::scheduled().unwrap_or_else(host::clock_rough)
 }
 
 /// The same clock in whole seconds.
@@ -42,7 +46,7 @@ pub fn clock_s() -> u64 {
 
 /// Of the calling thread; `None` if unknown.
 pub fn processor() -> Option<usize> {
-    host::processor()
+    if clock::is_scheduled() { None } else { host::processor() }
 }
 
 /// A thread, if it has a number.
@@ -60,7 +64,7 @@ impl Task {
 
     /// Ready to run, and processor time in ticks of 10 ms; `None` if unknown.
     pub fn look(self) -> Option<(bool, u64)> {
-        self.0.and_then(host::thread_state)
+        self.0.filter(|_| !clock::is_scheduled()).and_then(host::thread_state)
     }
 }
 
@@ -98,33 +102,48 @@ mod tests {
 
     const SYSTEM: [&str; 7] = ["rustix", "nix::", "libc", "std::os::", "getrandom", "\"/proc", "\"/sys"];
 
-    fn names_system(dir: &Path, found: &mut Vec<String>) {
+    const TIME: [&str; 4] = ["time::Instant", "Instant}", "thread::sleep", "thread::yield_now"];
+
+    /// The lines of `dir` that have one of `names`.
+    fn lines_with(names: &[&str], dir: &Path, found: &mut Vec<String>) {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                names_system(&path, found);
+                lines_with(names, &path, found);
                 continue;
             }
             let text = fs::read_to_string(&path).unwrap();
             // Tests behind the code may use them.
-            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+            let code = text.split("\nmod tests {").next().unwrap_or_default();
             let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
-            found.extend(
-                lines
-                    .filter(|line| SYSTEM.iter().any(|name| line.contains(name)))
-                    .map(|line| format!("{}: {line}", path.display())),
-            );
+            let lines = lines.filter(|line| names.iter().any(|name| line.contains(name)));
+            found.extend(lines.map(|line| format!("{}: {line}", path.display())));
         }
+    }
+
+    fn src() -> std::path::PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
     }
 
     #[test]
     fn only_the_disk_knows_the_operating_system() {
-        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
         let (mut all, mut disk) = (Vec::new(), Vec::new());
-        names_system(&src, &mut all);
-        names_system(&src.join("disk"), &mut disk);
+        lines_with(&SYSTEM, &src(), &mut all);
+        lines_with(&SYSTEM, &src().join("disk"), &mut disk);
         assert!(disk.len() > 20, "the disk does: {disk:?}");
         let elsewhere: Vec<_> = all.iter().filter(|line| !disk.contains(line)).collect();
         assert!(elsewhere.is_empty(), "{elsewhere:#?}");
+    }
+
+    /// Else a schedule would wait for it.
+    #[test]
+    fn time_passes_in_one_place() {
+        let mut all = Vec::new();
+        lines_with(&TIME, &src(), &mut all);
+        let knows =
+            |line: &&String| ["base/clock.rs", "base/schedule.rs", "_tests.rs"].iter().any(|f| line.contains(f));
+        assert!(all.iter().any(|line| knows(&line)));
+        all.retain(|line| !knows(&line) && !line.contains("base::clock::"));
+        assert!(all.is_empty(), "{all:#?}");
     }
 }

@@ -18,8 +18,9 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::Instant;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::memory::Room;
 use crate::base::rules::{Case, keeps};

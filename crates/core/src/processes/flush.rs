@@ -17,8 +17,9 @@
 //! wake-up that is lost with a process costs the others [`LOOK_FOR_DEAD`].
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::Instant;
 use crate::base::error::{Error, Result};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;

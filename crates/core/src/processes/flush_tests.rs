@@ -5,9 +5,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::flush::{self, Flusher, lead};
+use crate::base::clock::Instant;
 use crate::base::types::Tid;
 use crate::disk::system;
 use crate::log::group::Durability;

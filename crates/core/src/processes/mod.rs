@@ -15,8 +15,9 @@ pub mod flush;
 mod flush_tests;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::{self, Instant};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, IoContext, Result};
 use crate::checkpoint::checkpoint;
@@ -156,7 +157,7 @@ impl Database {
             if !member.words.takes_over() || Instant::now() >= deadline {
                 break;
             }
-            std::thread::sleep(Duration::from_micros(500));
+            clock::sleep(Duration::from_micros(500));
         }
         Ok(())
     }

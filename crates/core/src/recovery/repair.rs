@@ -7,8 +7,9 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::{self, Instant};
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::home as at;
 use crate::base::options::Options;
@@ -40,7 +41,7 @@ fn keep_others_out(home: &dyn DiskFile, writable: bool) -> Result<bool> {
         if Instant::now() >= deadline {
             return Ok(false);
         }
-        std::thread::sleep(Duration::from_millis(5));
+        clock::sleep(Duration::from_millis(5));
     }
 }
 

@@ -1,9 +1,10 @@
 //! From a plain file to a live one and back: the transitions of [`Phase`].
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::mark::MarkRemoval;
+use crate::base::clock::{self, Instant};
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
@@ -80,7 +81,7 @@ impl Database {
                 return Ok(left);
             }
             drop(inner);
-            std::thread::sleep(READERS_LOOK.min(deadline.saturating_duration_since(Instant::now())));
+            clock::sleep(READERS_LOOK.min(deadline.saturating_duration_since(Instant::now())));
         }
     }
 
@@ -117,7 +118,7 @@ impl Database {
                 return Ok(());
             }
             drop(inner);
-            std::thread::sleep(Duration::from_micros(200));
+            clock::sleep(Duration::from_micros(200));
         }
     }
 

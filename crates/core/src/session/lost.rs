@@ -2,8 +2,9 @@
 //! LostLogReplaced has the order); a moved home gives errors; an overwritten home is not written.
 
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::{self, Instant};
 use crate::base::error::{Error, IoContext, Result};
 use crate::checkpoint::checkpoint;
 use crate::database::identity::replaced;
@@ -119,7 +120,7 @@ impl Database {
                 return Err(because(&lost, still_read()));
             }
             drop(inner);
-            std::thread::sleep(Duration::from_micros(500));
+            clock::sleep(Duration::from_micros(500));
             inner = self.inner.lock();
         }
         let made = self.place_mark(&mut inner, Some(live));

@@ -3,8 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::{self, Instant};
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::lock_bytes::SLOTS;
 use crate::base::layout::slot::PAGE_COUNT_IN_HOME;
@@ -483,7 +484,7 @@ pub fn lock_log(log: &LogFile, kind: LockKind, patience: Duration) -> Result<()>
                 users::holders(log, SLOTS, patience)
             )));
         }
-        std::thread::sleep(Duration::from_micros(500));
+        clock::sleep(Duration::from_micros(500));
     }
     Ok(())
 }

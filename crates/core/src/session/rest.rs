@@ -4,9 +4,10 @@
 //! the file. The next writing transaction attaches anew; one that only reads needs no log then.
 
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::mark::MarkRemoval;
+use crate::base::clock::Instant;
 use crate::base::error::{Error, Result};
 use crate::checkpoint;
 use crate::database::queue::{ConnectionId, TurnClaim};

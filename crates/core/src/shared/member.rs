@@ -12,10 +12,10 @@
 //! An observer cannot write the log: without slot or words, it announces snapshots with locks (rule
 //! AnnounceThenLook).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Condvar, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::kept::{KeptImages, kept_path};
 use super::slots::MoreSlots;
@@ -23,11 +23,12 @@ use super::tail::Tail;
 use super::turn::{Hold, Turn, Turns};
 use super::users;
 use super::words::{PINS, PROCESSES, Pins, ProcessWords, RecoveryDebt, SnapshotCell};
+use crate::base::clock::{self, Instant};
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::layout::lock_bytes::{ADMIN, ATTACH, BYTES, LET_IN, OBSERVED, OBSERVED_BYTES, SLOTS};
 use crate::base::types::Tid;
-use crate::disk::sync::{Mutex, MutexGuard};
+use crate::disk::sync::{Condvar, Mutex, MutexGuard};
 use crate::disk::{Disk, DiskFile, LockKind, system};
 use crate::log::file::{LogCursor, LogFile};
 use crate::log::slot::Slot;
@@ -76,7 +77,7 @@ fn lock_within(log: &LogFile, byte: u64, kind: LockKind, wait: Duration) -> Resu
         }
         // Hundreds that wait would keep the kernel's list of locks busy.
         let pause = (waited / 4).clamp(ASKS_AGAIN.0, ASKS_AGAIN.1);
-        std::thread::sleep(pause.min(wait - waited));
+        clock::sleep(pause.min(wait - waited));
     }
     Ok(())
 }
@@ -206,7 +207,7 @@ impl Member {
                 is_over: false,
                 waiting: 0,
             }),
-            idle: Condvar::new(),
+            idle: Condvar::default(),
         }
     }
 
@@ -578,7 +579,7 @@ impl Member {
             if local.is_some() || Instant::now() >= deadline.at() {
                 return local;
             }
-            std::thread::sleep(LOCAL_NAP);
+            clock::sleep(LOCAL_NAP);
         }
     }
 
@@ -596,10 +597,10 @@ impl Member {
             }
             let left = deadline.at().saturating_duration_since(Instant::now());
             local.waiting += 1;
-            let (woken, waited) = self.idle.wait_timeout(local, left).unwrap_or_else(PoisonError::into_inner);
+            let (woken, is_late) = self.idle.wait_timeout(&self.local, local, left);
             local = woken;
             local.waiting -= 1;
-            if waited.timed_out() {
+            if is_late {
                 return Ok(TakeResult::Not);
             }
         }

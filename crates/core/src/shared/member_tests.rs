@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::member::{Member, MemberFiles, TakeResult, try_alone};
 use super::tail::Tail;
 use super::words::RecoveryDebt;
+use crate::base::clock::Instant;
 use crate::base::error::Result;
 use crate::base::options::Options;
 use crate::base::types::{LogOffset, Tid};

@@ -15,9 +15,10 @@
 //! from the dead alone (rule OneWriter).
 
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::words::{PROCESSES, ProcessWords};
+use crate::base::clock::Instant;
 use crate::base::deadline::Deadline;
 use crate::base::error::{Error, Result};
 use crate::disk::system;

@@ -6,13 +6,13 @@ use crate::common;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::{PAGE, page, plain};
 use onewrite_core::disk::real::RealDisk;
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
-use onewrite_core::{Connection, Engine, Error, LockLevel};
+use onewrite_core::{Connection, Engine, Error, Instant, LockLevel};
 
 const PENDING: u64 = 0x4000_0000;
 const RESERVED: u64 = PENDING + 1;

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::hooked::{Call, Hooked};
 use common::{PAGE, commit, page, plain};
 use onewrite_core::disk::sim::{SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, LockKind, OpenMode};
-use onewrite_core::{Connection, Engine, Error, LockLevel};
+use onewrite_core::{Connection, Engine, Error, Instant, LockLevel};
 use parking_lot::Mutex;
 
 const DB: &str = "/db";

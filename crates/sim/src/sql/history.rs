@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
+use onewrite_core::Instant;
 use onewrite_core::disk::sim::{SimDisk, SplitMix64};
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};

@@ -12,10 +12,10 @@ use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use onewrite_core::disk::sim::SplitMix64;
-use onewrite_core::{Engine, Error};
+use onewrite_core::{Engine, Error, Instant};
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, OpenFlags, ffi};
 

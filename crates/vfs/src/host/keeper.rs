@@ -10,10 +10,10 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Condvar, Once, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use onewrite_core::disk::Mutex;
-use onewrite_core::{Engine, Error};
+use onewrite_core::{Engine, Error, Instant};
 
 use crate::process::{end, log};
 use crate::sqlite::ffi::code;

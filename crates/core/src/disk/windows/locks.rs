@@ -6,8 +6,9 @@
 //! SQLite changes them, below locks that exclude the others (SQLite file locking, section 3).
 
 use std::io::{self, ErrorKind};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::{self, Instant};
 use crate::disk::LockKind;
 
 /// Exclusive while locks of its file are taken or looked for.
@@ -136,7 +137,7 @@ fn patiently(mut lock: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
             let message = "another process has held a lock for 10 seconds that is held for microseconds";
             return Err(io::Error::new(ErrorKind::TimedOut, message));
         }
-        std::thread::yield_now();
+        clock::yield_now();
     }
     Ok(())
 }

@@ -13,8 +13,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use crate::base::clock::Instant;
 use crate::base::error::{IoContext, Result};
 use crate::base::memory;
 use crate::base::options::Options;

@@ -394,7 +394,7 @@ fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Resu
     tally.lock().reads += 1;
     if allowed[found].count() == 1 {
         // A writer may read page 1 of a state that others do not see yet, not the number of pages.
-        client.connection().note_size_asked();
+        client.connection().note_size_asked().map_err(|e| format!("the size: {e} ({e:?})"))?;
     }
     client.reading = Some(allowed[found].clone());
     let mut known = known.lock();

@@ -401,15 +401,20 @@ impl Connection {
     /// Waits until the snapshot is as durable as asked, so that the application may see it
     /// (invariant I4, rule SeenWhenDurable).
     pub(super) fn settle(&mut self) -> Result<()> {
-        let unsettled =
-            |reader: &mut ReadTransaction| std::mem::take(&mut reader.unsettled).then_some(reader.state.tid);
-        let Some(tid) = self.role.pinned_mut().and_then(unsettled) else { return Ok(()) };
+        let unsettled = self.role.pinned().filter(|reader| reader.unsettled).map(|reader| reader.state.tid);
+        let Some(tid) = unsettled else { return Ok(()) };
         let live = self.db.writer.lock().as_ref().map(|live| (live.log.group().clone(), live.scheme.clone()));
-        let Some((group, scheme)) = live else { return Ok(()) };
-        self.db.queue.set_inside(self.id, true);
-        let settled = scheme.wait(&self.db, tid, false).and_then(|()| self.wait_visible(&group, tid));
-        self.db.queue.set_inside(self.id, false);
-        settled
+        if let Some((group, scheme)) = live {
+            self.db.queue.set_inside(self.id, true);
+            let settled = scheme.wait(&self.db, tid, false).and_then(|()| self.wait_visible(&group, tid));
+            self.db.queue.set_inside(self.id, false);
+            // The next read fails as well.
+            settled?;
+        }
+        if let Some(reader) = self.role.pinned_mut() {
+            reader.unsettled = false;
+        }
+        Ok(())
     }
 
     fn wait_visible(&self, group: &Group, tid: Tid) -> Result<()> {

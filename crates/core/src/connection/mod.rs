@@ -284,12 +284,12 @@ impl Connection {
         self.said.wal = value.eq_ignore_ascii_case("wal");
     }
 
-    /// `PRAGMA page_count` or `freelist_count` was seen: the sizes must be durable, too.
-    pub fn note_size_asked(&mut self) {
+    /// `PRAGMA page_count` or `freelist_count` was seen: the sizes must be durable, too. An error:
+    /// they will not be.
+    pub fn note_size_asked(&mut self) -> Result<()> {
         self.habit.may_write = 0;
         let settled = self.settle();
-        // The next call reports an error.
-        let _ = self.noted(settled);
+        self.noted(settled)
     }
 
     /// Whether a file is the database, or one of its scheme.

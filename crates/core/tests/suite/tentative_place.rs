@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::{PAGE, page, plain};
-use onewrite_core::disk::sim::{SimConfig, SimDisk};
+use onewrite_core::disk::sim::{Op, SimConfig, SimDisk};
 use onewrite_core::disk::{Disk, DiskFile, OpenMode};
-use onewrite_core::{Connection, Engine, LockLevel};
+use onewrite_core::{Connection, Engine, Error, LockLevel};
 use parking_lot::{Condvar, Mutex};
 
 const HANG: Duration = Duration::from_secs(30);
@@ -73,9 +73,13 @@ impl DiskFile for GatedFile {
 }
 
 fn two_writers() -> (Connection, Connection, Arc<Gate>) {
-    let (disk, gate) = (SimDisk::new(SimConfig::default()), Arc::new(Gate::default()));
+    two_writers_on(&SimDisk::new(SimConfig::default()))
+}
+
+fn two_writers_on(disk: &SimDisk) -> (Connection, Connection, Arc<Gate>) {
+    let gate = Arc::new(Gate::default());
     disk.open(Path::new("/db"), OpenMode::Create).unwrap().write_at(&plain(0), 0).unwrap();
-    let engine = Engine::new(Arc::new(Gated(disk, gate.clone())));
+    let engine = Engine::new(Arc::new(Gated(disk.clone(), gate.clone())));
     let mut writers = [1, 2].map(|n| {
         let mut c = engine.open(Path::new("/db"), OpenMode::ReadWrite, &[]).unwrap();
         for i in 0..5 {
@@ -91,6 +95,10 @@ fn two_writers() -> (Connection, Connection, Arc<Gate>) {
 }
 
 fn commit_page_1(c: &mut Connection, change: impl FnOnce(&mut [u8])) {
+    try_page_1(c, change).unwrap();
+}
+
+fn try_page_1(c: &mut Connection, change: impl FnOnce(&mut [u8])) -> Result<(), Error> {
     let mut first = vec![0; PAGE];
     c.lock(LockLevel::Shared).unwrap();
     c.lock(LockLevel::Reserved).unwrap();
@@ -100,8 +108,44 @@ fn commit_page_1(c: &mut Connection, change: impl FnOnce(&mut [u8])) {
     c.write_at(&page(100), PAGE as u64).unwrap();
     c.prepare(None).unwrap();
     c.sync().unwrap();
-    c.commit().unwrap();
-    c.unlock(LockLevel::None).unwrap();
+    c.commit()?;
+    c.unlock(LockLevel::None)
+}
+
+/// SQLite reads on in a transaction whose statement failed, and has pragmas that read nothing.
+#[test]
+fn a_state_whose_flush_failed_is_not_shown_by_the_next_read_either() {
+    for asks_size in [false, true] {
+        let disk = SimDisk::new(SimConfig::default());
+        let (mut a, mut b, gate) = two_writers_on(&disk);
+        gate.set(true);
+        std::thread::scope(|s| {
+            let grows = |first: &mut [u8]| first[28..32].copy_from_slice(&4u32.to_be_bytes());
+            let growing = s.spawn(move || try_page_1(&mut a, grows));
+            gate.wait_for_a_flush();
+            disk.fail_nth(Op::WriteDurable, 1, io::ErrorKind::Other);
+            let (came, has_come) = std::sync::mpsc::channel();
+            let next = s.spawn(move || {
+                b.lock(LockLevel::Shared).unwrap();
+                let mut first = vec![0; PAGE];
+                b.read_at(&mut first[..32], 0).unwrap();
+                assert_eq!(first[28..32], 4u32.to_be_bytes(), "it builds on what is published");
+                came.send(()).unwrap();
+                for _ in 0..2 {
+                    if asks_size {
+                        b.note_size_asked().unwrap_err();
+                    } else {
+                        b.read_at(&mut first, PAGE as u64).unwrap_err();
+                    }
+                }
+            });
+            let came_in = has_come.recv_timeout(HANG);
+            gate.set(false);
+            growing.join().unwrap().unwrap_err();
+            next.join().unwrap();
+            came_in.expect("it waited for the flush of the one before");
+        });
+    }
 }
 
 #[test]

@@ -210,7 +210,7 @@ unsafe fn answer_pragma(state: &mut MainFileState, args: *mut *mut c_char) -> Ou
     }
     if matches!(name.as_str(), "page_count" | "freelist_count") {
         if let Some(conn) = state.connection() {
-            conn.note_size_asked();
+            conn.note_size_asked()?;
         }
         return Ok(code::NOTFOUND);
     }

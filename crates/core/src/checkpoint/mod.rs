@@ -212,7 +212,8 @@ pub fn tell_streamed(db: &Database, live: &LiveDatabase) -> Result<u32> {
 /// This guards against a log put back by hand, not against a power cut, so it is not flushed (rule
 /// SlotWithFirstRecord).
 pub fn settle_mark(db: &Database, live: &mut LiveDatabase) -> Result<()> {
-    if !live.home.mark.tentative || !live.log.has_begun() {
+    // Recovery takes another mark for flushed (rule MarkWithFirstRecord).
+    if !live.home.mark.tentative || !live.log.has_begun() || live.log.has_new_mark() {
         return Ok(());
     }
     live.home.mark.tentative = false;

@@ -79,7 +79,7 @@ struct Pending {
     frontier: Frontier<Memory>,
     /// Bytes written beside the records are not flushed.
     beside: bool,
-    /// The mark is not flushed: the first record's flush is one of home, and covers both.
+    /// The mark, until it is flushed: the first record's flush is one of home, and covers both.
     marked: Option<Marked>,
     busy: bool,
     failed: Option<String>,
@@ -296,17 +296,20 @@ impl Group {
     /// poisons.
     pub fn write_prepared(&self, bytes: Vec<u8>, position: u64, flush: bool, audience: &dyn Audience) -> Result<()> {
         let (sync, marked) = {
-            let mut p = self.pending.lock();
+            let p = self.pending.lock();
             p.check()?;
-            (flush && (p.beside || p.frontier.is_ahead_of_medium() || p.marked.is_some()), p.marked.take_if(|_| flush))
+            let marked = p.marked.clone().filter(|_| flush);
+            (flush && (p.beside || p.frontier.is_ahead_of_medium() || marked.is_some()), marked)
         };
         if let Err(e) = self.write(Some(&(bytes, position)), flush, sync, marked) {
             let e = audience.poison(e);
             self.fail(&e, |p| std::mem::take(&mut p.waiting));
             return Err(e);
         }
+        let mut p = self.pending.lock();
         // Only the holder of the writer's place, which the caller is, writes beside the records.
-        self.pending.lock().beside &= !sync;
+        p.beside &= !sync;
+        p.marked.take_if(|_| flush);
         Ok(())
     }
 
@@ -453,7 +456,7 @@ impl Group {
         let sync = flush && (p.beside || p.frontier.is_ahead_of_medium() || bytes.is_none() || p.marked.is_some());
         // Before the flush: it may miss bytes written meanwhile (rule SeenWhenDurable).
         p.beside &= !flush;
-        let marked = p.marked.take_if(|_| flush);
+        let marked = p.marked.clone().filter(|_| flush);
         drop(p);
         let mut watch = LeaderGuard { group: self, finished: false };
         if let Err(e) = self.write(bytes.as_ref(), flush, sync, marked) {
@@ -474,6 +477,7 @@ impl Group {
             p.give_back(buffer, self.block);
         }
         p.frontier.end_write(target, flush);
+        p.marked.take_if(|_| flush);
         // Committers that were covered may return; others have joined.
         p.expected = led + p.joined;
         if let Some(took) = took {

@@ -368,6 +368,40 @@ fn log() -> PathBuf {
     onewrite_core::inspect::log_path(Path::new(HOME))
 }
 
+/// On Windows a log that another process maps is not shortened, so the session's first slot is
+/// written twice, and flushed. The mark is not (rule MarkWithFirstRecord).
+#[test]
+fn recovery_flushes_a_mark_that_no_flushed_record_covers() {
+    let disk = SimDisk::new(SimConfig { as_windows: true, ..SimConfig::default() });
+    disk.put_file(Path::new(HOME), &plain(0));
+    let mut c = open(&disk, &[]);
+    common::commit(&mut c, 1);
+    let other = disk.open(&log(), OpenMode::ReadWrite).unwrap();
+    let _mapped = other.shared_words(1).unwrap();
+    other.set_len(other.len().unwrap() + (16 << 10)).unwrap();
+    c.close().unwrap();
+    let mut c = open(&disk, &[]);
+    c.note_synchronous("normal");
+    try_write(&mut c, [(1, page(2)), (2, page(2))].into_iter()).unwrap();
+    std::mem::forget(c);
+    let before = [disk.snapshot_file(Path::new(HOME)).unwrap()[2 * PAGE..].to_vec(), page(2)];
+    let whole = disk.survive();
+    recover(&whole).unwrap();
+    for stop in 0..whole.ops() {
+        let first = disk.survive();
+        first.stop_after(stop);
+        let _ = recover(&first);
+        for seed in 0..20 {
+            let again = first.crash(seed);
+            recover(&again).unwrap_or_else(|e| panic!("operation {stop}, seed {seed}: {e}"));
+            let home = again.snapshot_file(Path::new(HOME)).unwrap();
+            let found = [&home[PAGE..2 * PAGE], &home[2 * PAGE..3 * PAGE]];
+            let is_old = found == [&page(1)[..], &before[0][..]];
+            assert!(is_old || found == [&page(2)[..]; 2], "operation {stop}, seed {seed}: half of a transaction");
+        }
+    }
+}
+
 /// A log from before the recovery does not fit (rule OneNumberOneState).
 #[test]
 fn another_process_tells_of_the_recovery() {

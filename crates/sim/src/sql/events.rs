@@ -12,7 +12,7 @@ use onewrite_core::disk::sim::Op;
 use onewrite_core::inspect::home;
 
 use super::check::{log_path, path, stock_reads_file, write_again};
-use super::history::{Step, Trouble, World};
+use super::history::{Client, Step, Trouble, World};
 use super::process::level;
 use crate::hook::HookDisk;
 
@@ -90,11 +90,12 @@ impl World {
         if self.is_wal() || self.faulty || self.full || self.clients[i].reading.is_some() {
             return Ok(());
         }
-        let number = self.clients[i].number;
+        let Client { number, process, .. } = self.clients[i];
         self.draw_and_write(i, file)?;
         let log = log_path(file);
         let Some(i) = self.position(number) else { return Ok(()) };
-        if self.faulty || !self.marked()[file] || self.disk.sim().snapshot_file(&log).is_none() {
+        let is_dead = self.levels.iter().any(|level| !level.is_alive());
+        if is_dead || self.faulty || !self.marked()[file] || self.disk.sim().snapshot_file(&log).is_none() {
             return Ok(());
         }
         self.levels.iter().for_each(|level| level.die_after(u64::MAX));
@@ -102,7 +103,10 @@ impl World {
         self.note(|_| format!("another program removes the log of {file}"));
         self.disk.sim().remove(&log).map_err(|e| self.bad(format!("the log cannot be removed: {e}")))?;
         self.draw_and_write(i, file)?;
-        if self.disk.sim().snapshot_file(&log).is_none() {
+        // A process that has not noticed keeps the mark on: a second removal would leave a mark
+        // without a log.
+        let is_shared = self.clients.iter().any(|client| client.process != process);
+        if is_shared || self.disk.sim().snapshot_file(&log).is_none() {
             self.close_all()?;
         }
         self.lost.store(false, Ordering::Relaxed);

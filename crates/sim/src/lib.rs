@@ -17,4 +17,5 @@ pub mod pager;
 pub mod processes;
 pub mod small;
 pub mod sql;
+pub mod threads;
 pub mod wal_mode;

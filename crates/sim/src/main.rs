@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use onewrite_core::Preset;
 use onewrite_sim::check::{Counts, Violation};
 use onewrite_sim::history::{self, Campaign};
-use onewrite_sim::{small, sql};
+use onewrite_sim::{small, sql, threads};
 use parking_lot::Mutex;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -22,6 +22,8 @@ enum EngineKind {
     Sql,
     /// Stock SQLite with transactions over two and three databases, one oracle for all
     Attached,
+    /// The pager on threads, of one process or more, that run one at a time in a drawn order
+    Threads,
 }
 
 /// Cuts power at every operation of random histories and checks the database.
@@ -112,6 +114,7 @@ fn fixed_options(arguments: &Arguments, campaign: &Campaign) -> String {
             EngineKind::Pager => None,
             EngineKind::Sql => Some(" --engine sql".to_owned()),
             EngineKind::Attached => Some(" --engine attached".to_owned()),
+            EngineKind::Threads => Some(" --engine threads".to_owned()),
         },
         campaign.scheme.as_ref().map(|scheme| format!(" --scheme {scheme}")),
         campaign.atomic_unit.map(|unit| format!(" --atomic-unit {unit}")),
@@ -140,6 +143,7 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
             EngineKind::Pager => history::run(seed, &campaign, &counts),
             EngineKind::Sql => sql::history::run(seed, &campaign, &counts),
             EngineKind::Attached => sql::attached::run(seed, arguments.steps, trace, &counts),
+            EngineKind::Threads => threads::history::run(seed, &campaign, &counts),
         }
     };
     let bar = match arguments.crashes {

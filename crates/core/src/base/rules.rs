@@ -225,6 +225,12 @@ pub fn keeps(case: Case) -> bool {
     BROKEN.get() != Some(case)
 }
 
+/// The case that is broken on this thread.
+#[cfg(feature = "canary")]
+pub fn broken_on_this_thread() -> Option<Case> {
+    BROKEN.get()
+}
+
 /// Breaks a case on this thread, or none.
 #[cfg(feature = "canary")]
 pub fn break_on_this_thread(case: Option<Case>) {

@@ -1,0 +1,451 @@
+//! Histories of threads: in each round some of them write, read, bring pages home, close and open;
+//! then another round follows, in the same processes or behind a crash.
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use onewrite_core::disk::Disk;
+use onewrite_core::disk::sim::{Op, SimDisk, SplitMix64};
+use onewrite_core::{Engine, Error};
+use parking_lot::Mutex;
+
+use super::baton::{self, Program};
+use crate::check::{Counts, DB, Setting, Violation, check, drawn_disk, home_is_plain, open, read_all};
+use crate::history::Campaign;
+use crate::hook::{HookDisk, Point};
+use crate::model::{Plan, Room, State, Taste, same};
+use crate::pager::{Client, Course, Synchronous};
+
+/// The oracle.
+#[derive(Clone)]
+struct Known {
+    /// States that may have been committed, oldest first, and whether each is durable once seen.
+    states: Vec<(Arc<State>, bool)>,
+    /// The newest acknowledged or seen.
+    seen: usize,
+    /// The newest state that no power cut may take back.
+    floor: usize,
+}
+
+impl Known {
+    fn from(&self, at: usize) -> Vec<Arc<State>> {
+        self.states[at..].iter().map(|(state, _)| state.clone()).collect()
+    }
+
+    /// A transaction saw it, or was told that it is committed (rule SeenWhenDurable).
+    fn see(&mut self, at: usize) {
+        self.seen = self.seen.max(at);
+        let durable = self.states[..=at].iter().rposition(|(_, durable)| *durable);
+        self.floor = self.floor.max(durable.unwrap_or(0));
+    }
+}
+
+#[derive(Clone)]
+struct Shared {
+    setting: Setting,
+    known: Arc<Mutex<Known>>,
+    found: Arc<Mutex<Option<Violation>>>,
+    notes: Option<Arc<Mutex<Vec<String>>>>,
+    /// A write or flush fails in this round.
+    faulty: bool,
+    /// A thread was told of the failure.
+    struck: Arc<AtomicBool>,
+}
+
+impl Shared {
+    fn note(&self, line: impl FnOnce() -> String) {
+        if let Some(notes) = &self.notes {
+            notes.lock().push(line());
+        }
+    }
+}
+
+/// A thread, with its connection.
+struct Worker {
+    name: usize,
+    engine: Arc<Engine>,
+    disk: HookDisk,
+    client: Option<Client>,
+    rng: SplitMix64,
+    shared: Shared,
+}
+
+struct World {
+    rng: SplitMix64,
+    disk: HookDisk,
+    shared: Shared,
+    engines: Vec<Arc<Engine>>,
+    workers: Vec<Worker>,
+    now: Duration,
+    /// A crash may have left home longer than its state.
+    crashed: bool,
+}
+
+/// Runs the history of `seed`.
+pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
+    let mut rng = SplitMix64::new(seed);
+    let drawn_scheme = ["log", "log", "log", "wal-opt"][rng.below(4)];
+    let scheme = campaign.scheme.as_deref().unwrap_or(drawn_scheme);
+    let drawn_unit = [512, 4096, 4096, 16384][rng.below(4)];
+    let config = drawn_disk(&mut rng, campaign.atomic_unit.unwrap_or(drawn_unit), campaign.trace);
+    let page_bytes = [512, 1024, 4096, 4096][rng.below(4)];
+    let taste = Taste { room: Room::No, page_bytes, pages_max: (300_000 / page_bytes).clamp(12, 60), big: 40 };
+    let mut options = vec![("scheme", scheme), ("log_size", "256k")];
+    options.push(("busy_ms", ["0", "20", "5000"][rng.below(3)]));
+    if rng.below(2) == 0 {
+        options.push(("stream_size", "64k"));
+    }
+    if rng.below(3) == 0 {
+        options.push(("table_size", "64k"));
+    }
+    let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+    let setting = Setting { options, taste, counts: counts.clone(), durable: true, wipes: rng.below(4) == 0 };
+    let known = Known { states: vec![(Arc::default(), true)], seen: 0, floor: 0 };
+    let shared = Shared {
+        setting,
+        known: Arc::new(Mutex::new(known)),
+        found: Arc::default(),
+        notes: campaign.trace.then(Arc::default),
+        faulty: false,
+        struck: Arc::default(),
+    };
+    let disk = HookDisk::new(SimDisk::new(config), None);
+    let (engines, workers) = Default::default();
+    let mut world = World { rng, disk, shared, engines, workers, now: Duration::from_secs(1000), crashed: false };
+    world.boot(SimDisk::new(config));
+    let rounds = 1 + world.rng.below(campaign.steps.div_ceil(8).max(1));
+    let mut done = Ok(());
+    for _ in 0..rounds {
+        done = done.and_then(|()| world.round());
+    }
+    let done = done.and_then(|()| world.finish());
+    // Behind a violation a destructor may wait for ever.
+    let World { shared, workers, engines, .. } = world;
+    if done.is_err() {
+        std::mem::forget((workers, engines));
+    }
+    done.map_err(|mut v| {
+        v.what = format!("{} [{:?}, {:?}]", v.what, shared.setting.options, shared.setting.taste);
+        v.notes = shared.notes.map(|notes| notes.lock().clone()).unwrap_or_default();
+        v
+    })
+}
+
+impl World {
+    fn bad(&self, what: impl Into<String>) -> Violation {
+        Violation::on(self.disk.sim(), what)
+    }
+
+    /// New processes; the old ones end without a word.
+    fn boot(&mut self, sim: SimDisk) {
+        std::mem::forget(std::mem::take(&mut self.workers));
+        std::mem::forget(std::mem::take(&mut self.engines));
+        self.shared.faulty = false;
+        self.shared.struck = Arc::default();
+        let point = self.crash_points();
+        self.disk = HookDisk::new(sim, Some(point));
+        let processes = [1, 1, 2, 3][self.rng.below(4)];
+        self.engines = (0..processes).map(|_| Engine::new(Arc::new(self.disk.clone()))).collect();
+    }
+
+    /// At some operations of a round the disk is checked as a crash would leave it.
+    fn crash_points(&mut self) -> Point {
+        let shared = self.shared.clone();
+        let mut rng = SplitMix64::new(self.rng.next_u64());
+        let every = 3 + rng.below(12);
+        Box::new(move |operation, inside| {
+            let drawn = usize::from(rng.below(every) == 0);
+            for _ in 0..operation.crashes_min().max(drawn) {
+                if shared.found.lock().is_some() {
+                    return;
+                }
+                let known = shared.known.lock().clone();
+                let killed = rng.below(6) == 0;
+                let disk = inside();
+                let disk = if killed { disk.survive() } else { disk.crash(rng.next_u64()) };
+                let unflushed = known.from(known.floor);
+                let allowed = if killed { known.from(known.seen) } else { unflushed.clone() };
+                let depth = [0, 0, 0, 1][rng.below(4)];
+                let verdict = check(&shared.setting, &disk, &allowed, &unflushed, &mut rng, depth);
+                if let Err(mut v) = verdict {
+                    v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
+                    v.trace.splice(0..0, inside().trace().iter().map(ToString::to_string));
+                    *shared.found.lock() = Some(v);
+                }
+            }
+        })
+    }
+
+    /// Some of the workers act, then all go on or all die.
+    fn round(&mut self) -> Result<(), Violation> {
+        while self.workers.len() < 4 && (self.workers.len() < 2 || self.rng.below(3) > 0) {
+            let engine = self.engines[self.rng.below(self.engines.len())].clone();
+            let (name, rng) = (self.workers.len(), SplitMix64::new(self.rng.next_u64()));
+            let (disk, shared) = (self.disk.clone(), self.shared.clone());
+            self.workers.push(Worker { name, engine, disk, client: None, rng, shared });
+        }
+        if self.rng.below(5) == 0 {
+            let op = [Op::Write, Op::WriteDurable, Op::Sync, Op::Sync][self.rng.below(4)];
+            let nth = 1 + self.rng.below(30) as u64;
+            self.disk.sim().fail_nth(op, nth, ErrorKind::Other);
+            self.shared.faulty = true;
+            self.shared.note(|| format!("{op:?} {nth} from here fails"));
+        }
+        let steps = 1 + self.rng.below(12);
+        let closes = self.rng.below(6) == 0;
+        self.act(move |worker| {
+            for _ in 0..steps {
+                worker.step()?;
+            }
+            if closes { worker.close() } else { Ok(()) }
+        })?;
+        if self.shared.faulty || self.rng.below(8) == 0 { self.die() } else { Ok(()) }
+    }
+
+    /// Each worker runs `what` on a thread of its own.
+    fn act(
+        &mut self,
+        what: impl Fn(&mut Worker) -> Result<(), String> + Clone + Send + 'static,
+    ) -> Result<(), Violation> {
+        let workers: Vec<_> = self.workers.drain(..).map(|worker| Arc::new(Mutex::new(Some(worker)))).collect();
+        let programs = workers.iter().map(|worker| {
+            let (worker, what, shared) = (worker.clone(), what.clone(), self.shared.clone());
+            let program: Program = Box::new(move || {
+                let Some(mut own) = worker.lock().take() else { return };
+                own.shared = shared;
+                own.run(what);
+                *worker.lock() = Some(own);
+            });
+            program
+        });
+        let ended = baton::run(self.rng.next_u64(), &mut self.now, programs.collect());
+        self.workers = workers.iter().filter_map(|worker| worker.lock().take()).collect();
+        if let Some(found) = self.shared.found.lock().take() {
+            return Err(found);
+        }
+        ended.map_err(|what| self.bad(what))
+    }
+
+    /// All processes die, and perhaps the power goes; the next process decides for good.
+    fn die(&mut self) -> Result<(), Violation> {
+        let killed = self.rng.below(2) == 0;
+        let sim = self.disk.sim();
+        let sim = if killed { sim.survive() } else { sim.crash(self.rng.next_u64()) };
+        self.shared.note(|| if killed { "all die".to_owned() } else { "power goes".to_owned() });
+        self.crashed = true;
+        if !killed {
+            let mut known = self.shared.known.lock();
+            known.seen = known.floor;
+        }
+        self.boot(sim);
+        let (engine, disk, shared) = (self.engines[0].clone(), self.disk.clone(), self.shared.clone());
+        let rng = SplitMix64::new(self.rng.next_u64());
+        self.workers.push(Worker { name: 0, engine, disk, client: None, rng, shared });
+        self.act(Worker::look)?;
+        let mut known = self.shared.known.lock();
+        let seen = known.seen;
+        known.states.truncate(seen + 1);
+        known.floor = seen;
+        Ok(())
+    }
+
+    /// All connections close at once, and leave a plain file.
+    fn finish(&mut self) -> Result<(), Violation> {
+        self.act(Worker::close)?;
+        if self.disk.sim().snapshot_file(Path::new(DB)).is_none() {
+            return Ok(());
+        }
+        let known = self.shared.known.lock().clone();
+        let mut left = known.from(known.seen).into_iter().rev();
+        let plain =
+            left.try_fold(String::new(), |_, state| match home_is_plain(self.disk.sim(), &state, self.crashed) {
+                Ok(()) => Err(()),
+                Err(why) => Ok(why),
+            });
+        match plain {
+            Err(()) => Ok(()),
+            Ok(why) => Err(self.bad(format!("after the last close: {why}"))),
+        }
+    }
+}
+
+fn is_fault(what: &str) -> bool {
+    ["injected fault", "closed to use after a failure", "Poisoned("].iter().any(|said| what.contains(said))
+}
+
+impl Worker {
+    fn run(&mut self, what: impl FnOnce(&mut Worker) -> Result<(), String>) {
+        let Err(what) = what(self) else { return };
+        let Shared { faulty, struck, found, .. } = &self.shared;
+        self.shared.note(|| format!("{} is told: {what}", self.name));
+        if *faulty && is_fault(&what) {
+            struck.store(true, Ordering::SeqCst);
+        } else {
+            let violation = Violation::on(self.disk.sim(), format!("thread {}: {what}", self.name));
+            found.lock().get_or_insert(violation);
+        }
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        if self.shared.found.lock().is_some() || self.shared.struck.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        match self.rng.below(24) {
+            0..13 => self.write(),
+            13..17 => self.look(),
+            17..19 => self.end(),
+            19..21 => self.checkpoint(),
+            21 => self.close(),
+            22 => self.rest(),
+            _ => Ok(()),
+        }
+    }
+
+    fn client(&mut self) -> Result<&mut Client, String> {
+        if self.client.is_none() {
+            let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
+            let opened = open(&self.engine, disk, &self.shared.setting);
+            let mut client = opened.map_err(|e| format!("open: {e} ({e:?})"))?;
+            client.synchronous =
+                [Synchronous::Full, Synchronous::Full, Synchronous::Full, Synchronous::Normal][self.rng.below(4)];
+            self.client = Some(client);
+        }
+        self.client.as_mut().ok_or_else(|| "no connection".to_owned())
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        match self.client.as_mut().filter(|client| client.reading.is_some()) {
+            Some(client) => client.end().map_err(|e| format!("end: {e}")),
+            None => Ok(()),
+        }
+    }
+
+    fn close(&mut self) -> Result<(), String> {
+        self.end()?;
+        let Some(client) = self.client.take() else { return Ok(()) };
+        let closed = client.close();
+        self.shared.note(|| format!("{} closes: {closed:?}", self.name));
+        closed.map_err(|e| format!("close: {e} ({e:?})"))
+    }
+
+    /// Detaches its process from the database if no connection uses it.
+    fn rest(&mut self) -> Result<(), String> {
+        self.end()?;
+        let failed = Mutex::new(None);
+        self.engine.rest(|_, e| *failed.lock() = Some(format!("rest: {e} ({e:?})")));
+        self.shared.note(|| format!("{} rests", self.name));
+        failed.into_inner().map_or(Ok(()), Err)
+    }
+
+    fn checkpoint(&mut self) -> Result<(), String> {
+        let done = self.client()?.connection().pragma("checkpoint", None);
+        self.shared.note(|| format!("{} checkpoints: {done:?}", self.name));
+        match done {
+            Some(Err(Error::Busy(_)) | Ok(_)) => Ok(()),
+            other => Err(format!("checkpoint: {other:?}")),
+        }
+    }
+
+    /// Reads every page, through its snapshot if it has one.
+    fn look(&mut self) -> Result<(), String> {
+        self.client()?;
+        let Worker { client: Some(client), shared, name, .. } = self else { return Ok(()) };
+        if let Some(state) = &client.reading {
+            let state = state.clone();
+            let mut page = vec![0; state.page_bytes];
+            for number in 1..=state.count() {
+                client.read(number, &mut page).map_err(|e| format!("a read fails: {e} ({e:?})"))?;
+                if !same(number, &page, &state.pages[number as usize - 1]) {
+                    return Err(format!("page {number} of a snapshot changed"));
+                }
+            }
+            return Ok(());
+        }
+        let from = shared.known.lock().seen;
+        let (_, bytes) = match client.begin() {
+            Ok(begun) => begun,
+            Err(Error::Busy(_) | Error::BusySnapshot) => {
+                let _ = client.end();
+                return Ok(());
+            }
+            Err(e) => {
+                let _ = client.end();
+                return Err(format!("begin: {e} ({e:?})"));
+            }
+        };
+        // Others may have written since it began, and will while it reads.
+        let allowed = shared.known.lock().from(from);
+        let found = allowed[read_all(client, bytes, &allowed)?].clone();
+        if found.count() == 1 {
+            // A writer may read page 1 of a state that others do not see yet, not the number of
+            // pages.
+            client.connection().note_size_asked().map_err(|e| format!("the size: {e} ({e:?})"))?;
+        }
+        client.reading = Some(found.clone());
+        let mut known = shared.known.lock();
+        // Of equal states, the later ones may not be committed yet.
+        let at = known.states[from..].iter().position(|(state, _)| Arc::ptr_eq(state, &found) || **state == *found);
+        let Some(at) = at.map(|at| from + at) else { return Err("it reads a state whose transaction failed".into()) };
+        known.see(at);
+        shared.note(|| format!("{name} reads state {at}"));
+        Ok(())
+    }
+
+    fn write(&mut self) -> Result<(), String> {
+        if self.rng.below(4) > 0 {
+            self.end()?;
+        }
+        let explicit = self.rng.below(2) == 0;
+        self.client()?.connection().note_transaction(explicit, false, false);
+        self.look().map_err(|e| format!("before a write: {e}"))?;
+        let Worker { client: Some(client), shared, name, rng, .. } = self else { return Ok(()) };
+        let Some(base) = client.reading.clone() else { return Ok(()) };
+        let plan = Plan::draw(&base, shared.setting.taste, rng);
+        let course = Course {
+            commit: rng.below(8) > 0,
+            spill_after: if rng.below(4) == 0 { 1 + rng.below(20) } else { usize::MAX },
+            undo_prepared: rng.below(16) == 0,
+            late: client.synchronous != Synchronous::Off && rng.below(12) == 0,
+            ..Course::COMMIT
+        };
+        let durable = client.synchronous == Synchronous::Full;
+        let mut stale = false;
+        let own = std::cell::Cell::new(0);
+        let mut attempt = |_| {
+            let mut known = shared.known.lock();
+            // The writer has the newest state, so no later one was committed.
+            let base = known.states.iter().rposition(|(state, _)| **state == *base).filter(|at| *at >= known.seen);
+            stale = base.is_none();
+            let at = base.unwrap_or(known.seen);
+            known.states.truncate(at + 1);
+            known.states.push((plan.next.clone(), durable));
+            own.set(at + 1);
+            shared.note(|| format!("{name} may commit state {}", at + 1));
+        };
+        let mut acknowledged = || {
+            shared.known.lock().see(own.get());
+            shared.setting.counts.commits.fetch_add(1, Ordering::Relaxed);
+        };
+        let written = client.write(&base, &plan, course, &mut attempt, &mut acknowledged);
+        shared.note(|| format!("{name} writes {} -> {} pages: {written:?}", base.count(), plan.next.count()));
+        match written {
+            Ok(()) if stale => return Err("a stale snapshot was written on".into()),
+            Ok(()) if !course.commit || course.undo_prepared => client.reading = Some(base),
+            Ok(()) => {}
+            Err(Error::Busy(_) | Error::BusySnapshot) => {
+                let _ = client.roll_back();
+                client.end().map_err(|e| format!("end: {e}"))?;
+            }
+            Err(e) => {
+                // SQLite does so after a failed commit.
+                let _ = client.roll_back();
+                let _ = client.end();
+                return Err(format!("write: {e} ({e:?})"));
+            }
+        }
+        if rng.below(3) > 0 { self.end() } else { Ok(()) }
+    }
+}

@@ -92,7 +92,8 @@ pub struct Log {
     proof_bytes: u64,
     /// The log had its seal at the session's start, and has kept its length.
     is_sealed: bool,
-    /// The last record is a prepared one (rule PreparedThenDecided).
+    /// The last record is a prepared one (rule PreparedThenDecided), or of another process, whose
+    /// may be.
     decided_elsewhere: bool,
 }
 
@@ -232,6 +233,7 @@ impl Log {
         self.slot = slot.clone();
         self.tail = cursor.tail;
         self.prev_crc = cursor.prev_crc;
+        self.decided_elsewhere |= cursor.last_tid != self.last_tid;
         self.last_tid = cursor.last_tid;
         self.group.resume(&tail_block, position, cursor.last_tid, durable.min(cursor.last_tid));
         if durable <= slot.base_tid && keeps(Case::SlotWithFirstRecord) {

@@ -53,6 +53,38 @@ fn histories_of_sql_that_once_failed() {
     }
 }
 
+/// Until the close is on the medium, a power cut brings the record back that asks for the decision
+/// (rule PreparedThenDecided). The process that closes did not write that record.
+#[test]
+fn a_decision_stays_until_the_close_of_each_file_is_durable() {
+    let (sim, processes) = (SimDisk::new(SimConfig::default()), [level(0), level(1)]);
+    processes.iter().for_each(|process| process.boot(HookDisk::new(sim.clone(), None)));
+    let options = setting().options;
+    let open = |process: usize| {
+        let db = processes[process].open(0, &options).unwrap();
+        db.execute("ATTACH ?1 AS side", [processes[process].uri(1, &options)]).unwrap();
+        db
+    };
+    open(0).execute_batch("CREATE TABLE main.t(a); CREATE TABLE side.t(a)").unwrap();
+    let first = open(0);
+    first.execute_batch("INSERT INTO main.t VALUES (1); INSERT INTO side.t VALUES (1)").unwrap();
+    let both = "BEGIN; INSERT INTO main.t VALUES (2); INSERT INTO side.t VALUES (2); COMMIT";
+    open(1).execute_batch(both).unwrap();
+    drop(first);
+    let again = open(0);
+    // Nothing changes in the other file, which has no record then.
+    again.execute_batch("BEGIN; INSERT INTO main.t VALUES (3); UPDATE side.t SET a = a; COMMIT").unwrap();
+    processes[1].halt();
+    processes[1].boot(HookDisk::new(sim.crash_by(&mut |_| 0), None));
+    for (file, rows) in [(1, 2), (0, 3)] {
+        let db = processes[1].open(file, &options).unwrap();
+        let found: u32 = db.query_row("SELECT count(*) FROM t", [], |row| row.get(0)).unwrap();
+        assert_eq!(found, rows);
+    }
+    drop(again);
+    processes.iter().for_each(Level::halt);
+}
+
 #[test]
 fn random_sql_survives_its_crashes() {
     for (scheme, atomic_unit) in [("log", 512), ("log", 4096), ("wal-opt", 512)] {

@@ -8,7 +8,7 @@ use onewrite_core::rules::{Case, break_on_this_thread};
 
 use crate::check::Counts;
 use crate::history::{self, Campaign};
-use crate::{processes, sql, wal_mode};
+use crate::{processes, sql, threads, wal_mode};
 
 const PROCESS_STEPS: usize = 100;
 
@@ -17,7 +17,7 @@ const ATTACHED_STEPS: usize = 40;
 /// A broken rule, found out.
 #[derive(Clone, Debug)]
 pub struct Caught {
-    /// Campaign: `pager`, `sql`, `processes`, `wal mode` or `attached`.
+    /// Campaign: `pager`, `sql`, `threads`, `processes`, `wal mode` or `attached`.
     pub engine: &'static str,
     /// The seed that repeats it.
     pub seed: u64,
@@ -30,6 +30,7 @@ pub struct Caught {
 struct Ground {
     pager: bool,
     sql: bool,
+    threads: bool,
     processes: bool,
     wal_mode: bool,
     attached: bool,
@@ -39,17 +40,16 @@ struct Ground {
 fn ground(case: Option<Case>) -> Ground {
     let processes = matches!(
         case,
-        None | Some(
-            Case::SeenByAllAtOnce | Case::SnapshotsAnnounced | Case::KeptForOthers | Case::SlotTold | Case::PoisonTold
-        )
+        None | Some(Case::SeenByAllAtOnce | Case::SnapshotsAnnounced | Case::KeptForOthers | Case::SlotTold)
     );
+    let threads = matches!(case, None | Some(Case::StreamedWhole | Case::PoisonTold));
     let wal_mode = matches!(case, None | Some(Case::WalBeforeHome | Case::HomeBeforeWalGoes));
     let attached = matches!(
         case,
         None | Some(Case::PreparedFlushed | Case::UndecidedAsks | Case::DecisionFlushed | Case::DecisionKept)
     );
     let (pager, sql, scheme) = match case {
-        Some(_) if processes || wal_mode || attached => (false, false, None),
+        Some(_) if processes || threads || wal_mode || attached => (false, false, None),
         // Only `sql` damages files at rest and puts old files back.
         Some(Case::NewSession | Case::LaterRecordProves) => (false, true, Some("log")),
         // Others find these out, too, but late.
@@ -58,7 +58,6 @@ fn ground(case: Option<Case>) -> Ground {
         Some(
             Case::Poisons
             | Case::EmptyCommitFlushes
-            | Case::StreamedWhole
             | Case::StreamedBehindEnd
             | Case::LogSealed
             | Case::JournalHeadLast,
@@ -70,17 +69,16 @@ fn ground(case: Option<Case>) -> Ground {
         }
         _ => (true, true, None),
     };
-    Ground { pager, sql, processes, wal_mode, attached, scheme }
+    Ground { pager, sql, threads, processes, wal_mode, attached, scheme }
 }
 
 /// The search begins here: the first seed that finds it out today, where none of the first ten
 /// does.
 fn first_seed(case: Option<Case>) -> u64 {
     match case {
-        Some(Case::PoisonTold) => 416,
         Some(Case::ProofKept) => 393,
         Some(Case::LogGivenBack) => 145,
-        Some(Case::StreamedWhole) => 120,
+        Some(Case::PoisonTold) => 169,
         Some(Case::JournalHeadLast) => 100,
         Some(Case::SizeLast) => 79,
         Some(Case::LogSealed) => 73,
@@ -93,6 +91,7 @@ fn first_seed(case: Option<Case>) -> u64 {
         Some(Case::RestoredSealed) => 22,
         Some(Case::TrailerSession) => 17,
         Some(Case::UnchangedSince | Case::AddedBehindEnd) => 16,
+        Some(Case::StreamedWhole) => 19,
         Some(Case::EmptyCommitFlushes) => 13,
         Some(Case::RingGrownBeforeSlot) => 12,
         Some(Case::Poisons) => 11,
@@ -127,6 +126,11 @@ pub fn hunt(case: Option<Case>, seeds: u64, campaign: &Campaign) -> Option<Caugh
         };
         let caught = if ground.pager { pager() } else { None };
         let caught = if caught.is_none() && ground.sql { sql() } else { caught };
+        let threads = || {
+            let run = catch_unwind(AssertUnwindSafe(|| threads::history::run(seed, campaign, &counts)));
+            judge("threads", seed, run, &counts)
+        };
+        let caught = if caught.is_none() && ground.threads { threads() } else { caught };
         let caught = if caught.is_none() && ground.processes { processes() } else { caught };
         let wal_mode = || {
             let run = catch_unwind(AssertUnwindSafe(|| wal_mode::run(seed, &counts)));

@@ -66,6 +66,13 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if let (EngineKind::Threads, Some(scheme)) = (arguments.engine, &arguments.scheme)
+        && !threads::history::SCHEMES.contains(&scheme.as_str())
+    {
+        let schemes = threads::history::SCHEMES.join(" and ");
+        eprintln!("--engine threads: scheme={scheme} is for one process at a time; there are {schemes}");
+        return ExitCode::FAILURE;
+    }
     let campaign = Campaign {
         scheme: arguments.scheme.clone(),
         atomic_unit: arguments.atomic_unit.as_deref().and_then(|unit| unit.parse().ok()),

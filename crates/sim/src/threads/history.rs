@@ -19,6 +19,9 @@ use crate::hook::{HookDisk, Point};
 use crate::model::{Plan, Room, State, Taste, same};
 use crate::pager::{Client, Course, Synchronous};
 
+/// Those that several processes can use at a time.
+pub const SCHEMES: [&str; 2] = ["log", "wal-opt"];
+
 /// The oracle.
 #[derive(Clone)]
 struct Known {

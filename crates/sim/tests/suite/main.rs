@@ -5,4 +5,5 @@ mod one_write;
 mod processes;
 mod smoke;
 mod sql;
+mod threads;
 mod wal_mode;

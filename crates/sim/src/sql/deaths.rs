@@ -263,20 +263,21 @@ impl World {
     }
 
     pub(super) fn look(&mut self, process: usize) -> rusqlite::Result<[Print; 2]> {
-        let mut prints = [empty(); 2];
-        for (file, print_of) in prints.iter_mut().enumerate() {
-            if self.disk.sim().snapshot_file(&path(file)).is_none() {
-                continue;
-            }
-            let db = self.levels[process].open(file, &self.setting.options)?;
-            *print_of = print(&db, "main")?;
-            if file == 0 {
-                let mode: String = db.query_row("PRAGMA main.journal_mode", [], |row| row.get(0))?;
-                self.set_wal(mode == "wal");
-            }
-            db.close().map_err(|(_, e)| e)?;
+        Ok([self.look_at(process, 0)?, self.look_at(process, 1)?])
+    }
+
+    pub(super) fn look_at(&mut self, process: usize, file: usize) -> rusqlite::Result<Print> {
+        if self.disk.sim().snapshot_file(&path(file)).is_none() {
+            return Ok(empty());
         }
-        Ok(prints)
+        let db = self.levels[process].open(file, &self.setting.options)?;
+        let seen = print(&db, "main")?;
+        if file == 0 {
+            let mode: String = db.query_row("PRAGMA main.journal_mode", [], |row| row.get(0))?;
+            self.set_wal(mode == "wal");
+        }
+        db.close().map_err(|(_, e)| e)?;
+        Ok(seen)
     }
 
     pub(super) fn follow(&mut self, expected: [Print; 2]) -> Step<()> {

@@ -120,17 +120,20 @@ impl World {
     /// A commit on a stale snapshot said that it had changed something.
     fn look_behind_stale(&mut self, i: usize, latest: [Print; 2], mirrored: &Rehearsal) -> Step<bool> {
         // In its snapshot there may have been no object to change (`IF EXISTS`).
-        let looked = self.look(self.clients[i].process).or_else(|e| {
-            // It may have taken a file for itself.
-            let own = if explain(&e).0 & 0xff == ffi::SQLITE_BUSY { self.prints(i)? } else { return Err(e) };
-            let mut prints = latest;
-            own.into_iter().zip(&mut prints).for_each(|(own, print)| *print = own);
-            Ok(prints)
-        });
-        let prints = match looked {
-            Ok(prints) => prints,
-            Err(e) => return self.failed(i, &e, "look behind a stale commit"),
-        };
+        let is_busy = |e: &rusqlite::Error| explain(e).0 & 0xff == ffi::SQLITE_BUSY;
+        let mut prints = latest;
+        for file in 0..2 {
+            let seen = self.look_at(self.clients[i].process, file);
+            prints[file] = match seen.map_err(|e| (is_busy(&e), e)) {
+                Ok(seen) => seen,
+                // It may have taken the file for itself; or another has, and wrote nothing.
+                Err((true, _)) if file < self.clients[i].schemas() => {
+                    print(&self.clients[i].db, SCHEMAS[file]).unwrap_or(latest[file])
+                }
+                Err((true, _)) => latest[file],
+                Err((false, e)) => return self.failed(i, &e, "look behind a stale commit"),
+            };
+        }
         let right = |file: usize| [latest[file], mirrored.states[file]].contains(&prints[file]);
         if !(0..2).all(right) {
             return Err(self.bad("a stale snapshot was written on"));

@@ -26,7 +26,7 @@ pub const ROOMY: u64 = 1 << 30;
 /// The disk of a history, with rules of a system that are drawn.
 pub fn drawn_disk(rng: &mut SplitMix64, atomic_unit: u32, trace: bool) -> SimConfig {
     let (sync_covers_creation, as_windows) = (rng.below(2) == 0, rng.below(2) == 0);
-    SimConfig { atomic_unit, sync_covers_creation, capacity: ROOMY, as_windows, trace }
+    SimConfig { atomic_unit, sync_covers_creation, capacity: ROOMY, as_windows, trace, ..SimConfig::default() }
 }
 
 /// A broken promise, with the disk's operations if traced.

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onewrite_core::disk::sim::{Op, SimDisk, is_scheduled, point, under};
+use onewrite_core::disk::sim::{Op, SimDisk, under};
 use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 use onewrite_core::inspect::layout::JOURNAL_SUFFIX;
 use parking_lot::Mutex;
@@ -54,7 +54,7 @@ impl HookDisk {
 
     fn pass(&self, op: Op, path: &Path, range: (u64, usize)) {
         if let Some(point) = self.point.lock().as_mut() {
-            // The threads stand still meanwhile.
+            // Threads that take turns stand still meanwhile.
             under(None, || point(Operation { op, path, range }, &|| self.sim.clone()));
         }
     }
@@ -124,45 +124,15 @@ struct HookFile {
     path: PathBuf,
 }
 
-impl HookFile {
-    /// Where threads take turns, others see the parts of a write that the kernel has copied.
-    fn write_parts(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        let mut written = 0;
-        while written < buf.len() {
-            let at = offset + written as u64;
-            let end = if is_scheduled() { written + PART - at as usize % PART } else { buf.len() };
-            let part = &buf[written..end.min(buf.len())];
-            self.file.write_at(part, at)?;
-            written += part.len();
-            point();
-        }
-        Ok(())
-    }
-}
-
-/// The kernel copies so many bytes at once.
-const PART: usize = 4096;
-
 impl DiskFile for HookFile {
-    fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let part = if is_scheduled() { PART - offset as usize % PART } else { buf.len() };
-        let part = part.min(buf.len());
-        self.file.read_once_at(&mut buf[..part], offset)
-    }
-
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.disk.pass(Op::Write, &self.path, (offset, buf.len()));
-        self.write_parts(buf, offset)
+        self.file.write_at(buf, offset)
     }
 
     fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.disk.pass_durable(&self.path, buf, offset);
-        if is_scheduled() {
-            self.write_parts(buf, offset)?;
-        }
-        let written = self.file.write_durable_at(buf, offset);
-        point();
-        written
+        self.file.write_durable_at(buf, offset)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -171,9 +141,7 @@ impl DiskFile for HookFile {
 
     fn sync_from(&self, from: u64) -> io::Result<()> {
         self.disk.pass(Op::Sync, &self.path, (0, 0));
-        let flushed = self.file.sync_from(from);
-        point();
-        flushed
+        self.file.sync_from(from)
     }
 
     fn finish_write_back(&self, from: u64) -> io::Result<()> {
@@ -188,6 +156,6 @@ impl DiskFile for HookFile {
 
     onewrite_core::forward_disk_file!(
         this => this.file;
-        id, made, is_unlinked, len, seal, has_seal, reserve, try_lock, unlock, conflicts, shared_words, atomic_unit_bytes
+        id, made, is_unlinked, len, read_once_at, seal, has_seal, reserve, try_lock, unlock, conflicts, shared_words, atomic_unit_bytes
     );
 }

@@ -13,6 +13,9 @@ use parking_lot::{Condvar, Mutex};
 /// A program of a thread.
 pub type Program = Box<dyn FnOnce() + Send>;
 
+/// Called where a thread goes on: it may end it.
+pub type GoesOn = Box<dyn Fn() + Send + Sync>;
+
 /// More changes of the running thread than any history needs.
 const CHANGES_MAX: u64 = 2_000_000;
 
@@ -50,6 +53,7 @@ struct Baton {
 struct Seat {
     baton: Arc<Baton>,
     me: usize,
+    goes_on: GoesOn,
 }
 
 impl State {
@@ -134,6 +138,7 @@ impl Schedule for Seat {
         if state.stages.len() > 1 && state.rng.below(passes) == 0 {
             drop(state);
             self.baton.pass_on(self.me, Stage::Ready);
+            (self.goes_on)();
         } else {
             state.now += Duration::from_micros(1);
             state.acted();
@@ -142,6 +147,7 @@ impl Schedule for Seat {
 
     fn wait(&self, until: Option<Duration>) {
         self.baton.pass_on(self.me, Stage::Waits { until, looked: true });
+        (self.goes_on)();
     }
 
     fn now(&self) -> Duration {
@@ -151,7 +157,7 @@ impl Schedule for Seat {
 
 /// Runs the programs to their ends in an order of `seed`. `now` goes on. A panic, or threads that
 /// wait for each other for ever, are an error.
-pub fn run(seed: u64, now: &mut Duration, programs: Vec<Program>) -> Result<(), String> {
+pub fn run(seed: u64, now: &mut Duration, programs: Vec<(Program, GoesOn)>) -> Result<(), String> {
     let mut rng = SplitMix64::new(seed);
     let passes = [1, 2, 4, 16][rng.below(4)];
     let stages = vec![Stage::Ready; programs.len()];
@@ -163,13 +169,13 @@ pub fn run(seed: u64, now: &mut Duration, programs: Vec<Program>) -> Result<(), 
     let broken = rules::broken_on_this_thread();
     let threads: Vec<_> = (0..)
         .zip(programs)
-        .map(|(me, program)| {
+        .map(|(me, (program, goes_on))| {
             let baton = baton.clone();
             std::thread::spawn(move || {
                 #[cfg(feature = "canary")]
                 rules::break_on_this_thread(broken);
                 baton.take(me, baton.state.lock());
-                let seat: Arc<dyn Schedule> = Arc::new(Seat { baton: baton.clone(), me });
+                let seat: Arc<dyn Schedule> = Arc::new(Seat { baton: baton.clone(), me, goes_on });
                 let ended = catch_unwind(AssertUnwindSafe(|| under(Some(seat), program)));
                 baton.state.lock().acted();
                 baton.pass_on(me, Stage::Over);
@@ -207,7 +213,11 @@ mod tests {
     use onewrite_core::disk::sim::point;
     use parking_lot::Mutex;
 
-    use super::{Program, run};
+    use super::{GoesOn, Program, run};
+
+    fn goes_on() -> GoesOn {
+        Box::new(|| ())
+    }
 
     fn order(seed: u64) -> Vec<usize> {
         let (seen, lock) = (Arc::new(Mutex::new(Vec::new())), Arc::new(CoreMutex::new(())));
@@ -221,7 +231,7 @@ mod tests {
                     seen.lock().push(n);
                 }
             });
-            program
+            (program, goes_on())
         });
         run(seed, &mut Duration::default(), programs.collect()).unwrap();
         let seen = seen.lock().clone();
@@ -248,10 +258,12 @@ mod tests {
                 }
             })
         };
-        let stuck = (0..50).find_map(|seed| run(seed, &mut Duration::default(), vec![both(0, 1), both(1, 0)]).err());
+        let stuck = (0..50).find_map(|seed| {
+            run(seed, &mut Duration::default(), vec![(both(0, 1), goes_on()), (both(1, 0), goes_on())]).err()
+        });
         assert!(stuck.unwrap().contains("no thread goes on"));
-        let programs: Vec<Program> =
-            vec![Box::new(point), Box::new(|| std::panic::resume_unwind(Box::new("so it is")))];
+        let panics: Program = Box::new(|| std::panic::resume_unwind(Box::new("so it is")));
+        let programs = vec![(Box::new(point) as Program, goes_on()), (panics, goes_on())];
         assert_eq!(run(1, &mut Duration::default(), programs).unwrap_err(), "a panic: so it is");
     }
 }

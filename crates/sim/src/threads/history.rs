@@ -2,17 +2,19 @@
 //! then another round follows, in the same processes or behind a crash.
 
 use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use onewrite_core::disk::Disk;
-use onewrite_core::disk::sim::{Op, SimDisk, SplitMix64};
+use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
-use super::baton::{self, Program};
+use super::baton::{self, GoesOn, Program};
+use super::process::{Death, ProcessDisk};
 use crate::check::{Counts, DB, Setting, Violation, check, drawn_disk, home_is_plain, open, read_all};
 use crate::history::Campaign;
 use crate::hook::{HookDisk, Point};
@@ -66,11 +68,39 @@ impl Shared {
     }
 }
 
+/// Its threads end together.
+#[derive(Clone)]
+struct Process {
+    disk: ProcessDisk,
+    engine: Arc<Engine>,
+}
+
+impl Process {
+    fn new(disk: &HookDisk) -> Process {
+        let disk = ProcessDisk::new(disk.clone());
+        Process { engine: Engine::new(Arc::new(disk.clone())), disk }
+    }
+}
+
+/// A dead process runs no destructor before the history's end, for others have its words.
+#[derive(Default)]
+struct Graves {
+    workers: Vec<Worker>,
+    processes: Vec<Process>,
+}
+
+impl Drop for Graves {
+    fn drop(&mut self) {
+        // Each call of the disk ends them.
+        self.workers.drain(..).for_each(|worker| drop(catch_unwind(AssertUnwindSafe(|| drop(worker)))));
+        self.processes.drain(..).for_each(|process| drop(catch_unwind(AssertUnwindSafe(|| drop(process)))));
+    }
+}
+
 /// A thread, with its connection.
 struct Worker {
     name: usize,
-    engine: Arc<Engine>,
-    disk: HookDisk,
+    process: Process,
     client: Option<Client>,
     rng: SplitMix64,
     shared: Shared,
@@ -80,9 +110,11 @@ struct World {
     rng: SplitMix64,
     disk: HookDisk,
     shared: Shared,
-    engines: Vec<Arc<Engine>>,
+    processes: Vec<Process>,
     workers: Vec<Worker>,
+    graves: Graves,
     now: Duration,
+    hired: usize,
     /// A crash may have left home longer than its state.
     crashed: bool,
 }
@@ -94,6 +126,8 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     let scheme = campaign.scheme.as_deref().unwrap_or(drawn_scheme);
     let drawn_unit = [512, 4096, 4096, 16384][rng.below(4)];
     let config = drawn_disk(&mut rng, campaign.atomic_unit.unwrap_or(drawn_unit), campaign.trace);
+    // Else processes that flush in the same moment depend on more than onewrite promises.
+    let config = SimConfig { tells_each: true, ..config };
     let page_bytes = [512, 1024, 4096, 4096][rng.below(4)];
     let taste = Taste { room: Room::No, page_bytes, pages_max: (300_000 / page_bytes).clamp(12, 60), big: 40 };
     let mut options = vec![("scheme", scheme), ("log_size", "256k")];
@@ -116,8 +150,18 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         struck: Arc::default(),
     };
     let disk = HookDisk::new(SimDisk::new(config), None);
-    let (engines, workers) = Default::default();
-    let mut world = World { rng, disk, shared, engines, workers, now: Duration::from_secs(1000), crashed: false };
+    let (processes, workers, graves) = Default::default();
+    let mut world = World {
+        rng,
+        disk,
+        shared,
+        processes,
+        workers,
+        graves,
+        now: Duration::from_secs(1000),
+        hired: 0,
+        crashed: false,
+    };
     world.boot(SimDisk::new(config));
     let rounds = 1 + world.rng.below(campaign.steps.div_ceil(8).max(1));
     let mut done = Ok(());
@@ -126,9 +170,9 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     }
     let done = done.and_then(|()| world.finish());
     // Behind a violation a destructor may wait for ever.
-    let World { shared, workers, engines, .. } = world;
+    let World { shared, workers, processes, graves, .. } = world;
     if done.is_err() {
-        std::mem::forget((workers, engines));
+        std::mem::forget((workers, processes, graves));
     }
     done.map_err(|mut v| {
         v.what = format!("{} [{:?}, {:?}]", v.what, shared.setting.options, shared.setting.taste);
@@ -142,16 +186,17 @@ impl World {
         Violation::on(self.disk.sim(), what)
     }
 
-    /// New processes; the old ones end without a word.
+    /// New processes; the old ones are killed.
     fn boot(&mut self, sim: SimDisk) {
-        std::mem::forget(std::mem::take(&mut self.workers));
-        std::mem::forget(std::mem::take(&mut self.engines));
+        self.processes.iter().for_each(|process| process.disk.kill());
+        self.graves.workers.append(&mut self.workers);
+        self.graves.processes.append(&mut self.processes);
         self.shared.faulty = false;
         self.shared.struck = Arc::default();
         let point = self.crash_points();
         self.disk = HookDisk::new(sim, Some(point));
-        let processes = [1, 1, 2, 3][self.rng.below(4)];
-        self.engines = (0..processes).map(|_| Engine::new(Arc::new(self.disk.clone()))).collect();
+        let count = [1, 1, 2, 3][self.rng.below(4)];
+        self.processes = (0..count).map(|_| Process::new(&self.disk)).collect();
     }
 
     /// At some operations of a round the disk is checked as a crash would leave it.
@@ -185,10 +230,7 @@ impl World {
     /// Some of the workers act, then all go on or all die.
     fn round(&mut self) -> Result<(), Violation> {
         while self.workers.len() < 4 && (self.workers.len() < 2 || self.rng.below(3) > 0) {
-            let engine = self.engines[self.rng.below(self.engines.len())].clone();
-            let (name, rng) = (self.workers.len(), SplitMix64::new(self.rng.next_u64()));
-            let (disk, shared) = (self.disk.clone(), self.shared.clone());
-            self.workers.push(Worker { name, engine, disk, client: None, rng, shared });
+            self.hire();
         }
         if self.rng.below(5) == 0 {
             let op = [Op::Write, Op::WriteDurable, Op::Sync, Op::Sync][self.rng.below(4)];
@@ -208,6 +250,13 @@ impl World {
         if self.shared.faulty || self.rng.below(8) == 0 { self.die() } else { Ok(()) }
     }
 
+    fn hire(&mut self) {
+        let process = self.processes[self.rng.below(self.processes.len())].clone();
+        let (name, rng) = (self.hired, SplitMix64::new(self.rng.next_u64()));
+        self.hired += 1;
+        self.workers.push(Worker { name, process, client: None, rng, shared: self.shared.clone() });
+    }
+
     /// Each worker runs `what` on a thread of its own.
     fn act(
         &mut self,
@@ -216,20 +265,42 @@ impl World {
         let workers: Vec<_> = self.workers.drain(..).map(|worker| Arc::new(Mutex::new(Some(worker)))).collect();
         let programs = workers.iter().map(|worker| {
             let (worker, what, shared) = (worker.clone(), what.clone(), self.shared.clone());
+            let process = worker.lock().as_ref().map(|worker| worker.process.disk.clone());
             let program: Program = Box::new(move || {
                 let Some(mut own) = worker.lock().take() else { return };
                 own.shared = shared;
-                own.run(what);
+                let ended = catch_unwind(AssertUnwindSafe(|| own.run(what)));
                 *worker.lock() = Some(own);
+                match ended {
+                    Err(panic) if !panic.is::<Death>() => resume_unwind(panic),
+                    _ => {}
+                }
             });
-            program
+            let goes_on: GoesOn = Box::new(move || {
+                let _ = process.as_ref().map(ProcessDisk::end_thread_of_dead);
+            });
+            (program, goes_on)
         });
         let ended = baton::run(self.rng.next_u64(), &mut self.now, programs.collect());
         self.workers = workers.iter().filter_map(|worker| worker.lock().take()).collect();
         if let Some(found) = self.shared.found.lock().take() {
             return Err(found);
         }
-        ended.map_err(|what| self.bad(what))
+        ended.map_err(|what| self.bad(what))?;
+        for worker in std::mem::take(&mut self.workers) {
+            if worker.process.disk.is_dead() {
+                self.crashed = true;
+                self.graves.workers.push(worker);
+            } else {
+                self.workers.push(worker);
+            }
+        }
+        for process in &mut self.processes {
+            if process.disk.is_dead() {
+                self.graves.processes.push(std::mem::replace(process, Process::new(&self.disk)));
+            }
+        }
+        Ok(())
     }
 
     /// All processes die, and perhaps the power goes; the next process decides for good.
@@ -244,9 +315,7 @@ impl World {
             known.seen = known.floor;
         }
         self.boot(sim);
-        let (engine, disk, shared) = (self.engines[0].clone(), self.disk.clone(), self.shared.clone());
-        let rng = SplitMix64::new(self.rng.next_u64());
-        self.workers.push(Worker { name: 0, engine, disk, client: None, rng, shared });
+        self.hire();
         self.act(Worker::look)?;
         let mut known = self.shared.known.lock();
         let seen = known.seen;
@@ -255,9 +324,13 @@ impl World {
         Ok(())
     }
 
-    /// All connections close at once, and leave a plain file.
+    /// All connections close at once, and leave a plain file. Behind dead processes, another does.
     fn finish(&mut self) -> Result<(), Violation> {
         self.act(Worker::close)?;
+        self.workers.clear();
+        self.processes.iter().for_each(|process| process.disk.live_on());
+        self.hire();
+        self.act(|worker| worker.look().and_then(|()| worker.close()))?;
         if self.disk.sim().snapshot_file(Path::new(DB)).is_none() {
             return Ok(());
         }
@@ -287,7 +360,7 @@ impl Worker {
         if *faulty && is_fault(&what) {
             struck.store(true, Ordering::SeqCst);
         } else {
-            let violation = Violation::on(self.disk.sim(), format!("thread {}: {what}", self.name));
+            let violation = Violation::on(self.process.disk.below().sim(), format!("thread {}: {what}", self.name));
             found.lock().get_or_insert(violation);
         }
     }
@@ -295,6 +368,11 @@ impl Worker {
     fn step(&mut self) -> Result<(), String> {
         if self.shared.found.lock().is_some() || self.shared.struck.load(Ordering::SeqCst) {
             return Ok(());
+        }
+        if self.rng.below(40) == 0 {
+            let calls = self.rng.below(100) as u64;
+            self.shared.note(|| format!("the process of {} dies after {calls} calls", self.name));
+            self.process.disk.die_after(calls);
         }
         match self.rng.below(24) {
             0..13 => self.write(),
@@ -309,8 +387,8 @@ impl Worker {
 
     fn client(&mut self) -> Result<&mut Client, String> {
         if self.client.is_none() {
-            let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
-            let opened = open(&self.engine, disk, &self.shared.setting);
+            let disk: Arc<dyn Disk> = Arc::new(self.process.disk.clone());
+            let opened = open(&self.process.engine, disk, &self.shared.setting);
             let mut client = opened.map_err(|e| format!("open: {e} ({e:?})"))?;
             client.synchronous =
                 [Synchronous::Full, Synchronous::Full, Synchronous::Full, Synchronous::Normal][self.rng.below(4)];
@@ -338,7 +416,7 @@ impl Worker {
     fn rest(&mut self) -> Result<(), String> {
         self.end()?;
         let failed = Mutex::new(None);
-        self.engine.rest(|_, e| *failed.lock() = Some(format!("rest: {e} ({e:?})")));
+        self.process.engine.rest(|_, e| *failed.lock() = Some(format!("rest: {e} ({e:?})")));
         self.shared.note(|| format!("{} rests", self.name));
         failed.into_inner().map_or(Ok(()), Err)
     }

@@ -3,3 +3,4 @@
 
 pub mod baton;
 pub mod history;
+pub mod process;

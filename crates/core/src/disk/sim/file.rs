@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::SimState;
 use super::faults::{CallFate, Op};
@@ -21,12 +22,26 @@ pub(super) struct SimFile {
     ino: u64,
     handle: u64,
     writable: bool,
+    /// Failed flushes of the file that this handle was told of.
+    told: AtomicU64,
 }
 
 impl SimFile {
-    /// The caller counts `handle` in the inode.
-    pub fn new(state: Arc<Mutex<SimState>>, ino: u64, handle: u64, writable: bool) -> Self {
-        Self { state, ino, handle, writable }
+    /// The caller counts `handle` in the inode, of which so many flushes have failed.
+    pub fn new(state: Arc<Mutex<SimState>>, ino: u64, handle: u64, writable: bool, failures: u64) -> Self {
+        Self { state, ino, handle, writable, told: AtomicU64::new(failures) }
+    }
+
+    /// Behind a flush: whether another handle's failed since the last one.
+    fn is_told(&self, state: &mut SimState, fate: CallFate) -> io::Result<()> {
+        let tells_each = state.config.tells_each;
+        let inode = state.inode(self.ino);
+        inode.failures += u64::from(matches!(fate, CallFate::Fail(_)));
+        let told = self.told.swap(inode.failures, Ordering::Relaxed);
+        if tells_each && fate == CallFate::Run && told < inode.failures {
+            return Err(io::Error::other("injected fault in a flush of another"));
+        }
+        Ok(())
     }
 
     fn check_writable(&self) -> io::Result<()> {
@@ -65,6 +80,7 @@ impl SimFile {
         }
         if op == Op::WriteDurable {
             state.end_flush(fate);
+            self.is_told(&mut state, fate)?;
         }
         fate.error()
     }
@@ -123,6 +139,7 @@ impl DiskFile for SimFile {
         let fate = state.begin_on(Op::Sync, self.ino, 0, 0)?;
         state.inode(self.ino).flush(fate, from);
         state.end_flush(fate);
+        self.is_told(&mut state, fate)?;
         fate.error()?;
         if state.config.sync_covers_creation {
             state.names.sync_creation_of(self.ino);
@@ -140,6 +157,7 @@ impl DiskFile for SimFile {
             CallFate::Cut => {}
         }
         state.has_sent = true;
+        self.is_told(&mut state, fate)?;
         fate.error()
     }
 

@@ -47,13 +47,23 @@ pub struct SimConfig {
     pub capacity: u64,
     /// A file that is mapped is not shortened, and there is no flush of all files.
     pub as_windows: bool,
+    /// Each open handle of a file is told of a failed flush once, by its next flush, as on Linux
+    /// from 4.13 on; else only the caller is.
+    pub tells_each: bool,
     /// Keep a trace.
     pub trace: bool,
 }
 
 impl Default for SimConfig {
     fn default() -> Self {
-        Self { atomic_unit: 4096, sync_covers_creation: false, capacity: 1 << 30, as_windows: false, trace: false }
+        Self {
+            atomic_unit: 4096,
+            sync_covers_creation: false,
+            capacity: 1 << 30,
+            as_windows: false,
+            tells_each: false,
+            trace: false,
+        }
     }
 }
 
@@ -71,6 +81,8 @@ struct Inode {
     handles: u64,
     locks: LockTable,
     words: Arc<SharedWords>,
+    /// Failed flushes.
+    failures: u64,
 }
 
 impl Inode {
@@ -306,9 +318,11 @@ impl SimDisk {
     }
 
     fn handle(&self, state: &mut SimState, ino: u64, writable: bool) -> Arc<dyn DiskFile> {
-        state.inode(ino).handles += 1;
+        let inode = state.inode(ino);
+        inode.handles += 1;
+        let failures = inode.failures;
         let handle = state.next_number();
-        Arc::new(SimFile::new(self.state.clone(), ino, handle, writable))
+        Arc::new(SimFile::new(self.state.clone(), ino, handle, writable, failures))
     }
 }
 
@@ -496,7 +510,8 @@ impl SimState {
         let ino = self.next_number();
         let data = CachedFile::at_rest(self.config.atomic_unit as usize, Bytes::default());
         let (locks, words) = (LockTable::default(), Arc::default());
-        self.inodes.insert(ino, Inode { data, label: label.into(), reserved: 0, handles: 0, locks, words });
+        let (label, reserved, handles, failures) = (label.into(), 0, 0, 0);
+        self.inodes.insert(ino, Inode { data, label, reserved, handles, locks, words, failures });
         ino
     }
 

@@ -146,6 +146,22 @@ fn a_sync_after_a_failed_one_says_ok_and_covers_only_rewritten_bytes() {
 }
 
 #[test]
+fn each_open_handle_is_told_of_a_failed_flush_once() {
+    for tells_each in [false, true] {
+        let disk = SimDisk::new(SimConfig { tells_each, ..SimConfig::default() });
+        let [one, other] = [(); 2].map(|()| disk.open(Path::new("a"), OpenMode::Create).unwrap());
+        one.write_at(&[1; 4096], 0).unwrap();
+        disk.fail_nth(Op::Sync, 1, ErrorKind::Other);
+        one.sync().unwrap_err();
+        assert_eq!(other.sync().is_err(), tells_each);
+        let later = disk.open(Path::new("a"), OpenMode::ReadWrite).unwrap();
+        for file in [one, other, later] {
+            file.write_durable_at(&[2; 4096], 0).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_failed_durable_write_leaves_its_own_units_uncertain() {
     let (disk, file) = at_rest(&[0; 2 * UNIT]);
     file.write_at(&[1; UNIT], 0).unwrap();

@@ -80,20 +80,10 @@ impl Process {
         let disk = ProcessDisk::new(disk.clone());
         Process { engine: Engine::new(Arc::new(disk.clone())), disk }
     }
-}
 
-/// A dead process runs no destructor before the history's end, for others have its words.
-#[derive(Default)]
-struct Graves {
-    workers: Vec<Worker>,
-    processes: Vec<Process>,
-}
-
-impl Drop for Graves {
-    fn drop(&mut self) {
-        // Each call of the disk ends them.
-        self.workers.drain(..).for_each(|worker| drop(catch_unwind(AssertUnwindSafe(|| drop(worker)))));
-        self.processes.drain(..).for_each(|process| drop(catch_unwind(AssertUnwindSafe(|| drop(process)))));
+    fn bury(self) {
+        self.disk.bury();
+        std::mem::forget(self);
     }
 }
 
@@ -112,7 +102,6 @@ struct World {
     shared: Shared,
     processes: Vec<Process>,
     workers: Vec<Worker>,
-    graves: Graves,
     now: Duration,
     hired: usize,
     /// A crash may have left home longer than its state.
@@ -150,18 +139,9 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         struck: Arc::default(),
     };
     let disk = HookDisk::new(SimDisk::new(config), None);
-    let (processes, workers, graves) = Default::default();
-    let mut world = World {
-        rng,
-        disk,
-        shared,
-        processes,
-        workers,
-        graves,
-        now: Duration::from_secs(1000),
-        hired: 0,
-        crashed: false,
-    };
+    let (processes, workers) = Default::default();
+    let mut world =
+        World { rng, disk, shared, processes, workers, now: Duration::from_secs(1000), hired: 0, crashed: false };
     world.boot(SimDisk::new(config));
     let rounds = 1 + world.rng.below(campaign.steps.div_ceil(8).max(1));
     let mut done = Ok(());
@@ -170,9 +150,9 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     }
     let done = done.and_then(|()| world.finish());
     // Behind a violation a destructor may wait for ever.
-    let World { shared, workers, processes, graves, .. } = world;
+    let World { shared, workers, processes, .. } = world;
     if done.is_err() {
-        std::mem::forget((workers, processes, graves));
+        std::mem::forget((workers, processes));
     }
     done.map_err(|mut v| {
         v.what = format!("{} [{:?}, {:?}]", v.what, shared.setting.options, shared.setting.taste);
@@ -188,9 +168,9 @@ impl World {
 
     /// New processes; the old ones are killed.
     fn boot(&mut self, sim: SimDisk) {
-        self.processes.iter().for_each(|process| process.disk.kill());
-        self.graves.workers.append(&mut self.workers);
-        self.graves.processes.append(&mut self.processes);
+        // They run no destructor.
+        std::mem::forget(std::mem::take(&mut self.workers));
+        self.processes.drain(..).for_each(Process::bury);
         self.shared.faulty = false;
         self.shared.struck = Arc::default();
         let point = self.crash_points();
@@ -284,20 +264,20 @@ impl World {
         let ended = baton::run(self.rng.next_u64(), &mut self.now, programs.collect());
         self.workers = workers.iter().filter_map(|worker| worker.lock().take()).collect();
         if let Some(found) = self.shared.found.lock().take() {
-            return Err(found);
+            return Err(if found.trace.is_empty() { self.bad(found.what) } else { found });
         }
         ended.map_err(|what| self.bad(what))?;
         for worker in std::mem::take(&mut self.workers) {
             if worker.process.disk.is_dead() {
                 self.crashed = true;
-                self.graves.workers.push(worker);
+                std::mem::forget(worker);
             } else {
                 self.workers.push(worker);
             }
         }
         for process in &mut self.processes {
             if process.disk.is_dead() {
-                self.graves.processes.push(std::mem::replace(process, Process::new(&self.disk)));
+                std::mem::replace(process, Process::new(&self.disk)).bury();
             }
         }
         Ok(())
@@ -360,8 +340,8 @@ impl Worker {
         if *faulty && is_fault(&what) {
             struck.store(true, Ordering::SeqCst);
         } else {
-            let violation = Violation::on(self.process.disk.below().sim(), format!("thread {}: {what}", self.name));
-            found.lock().get_or_insert(violation);
+            let (what, trace, notes) = (format!("thread {}: {what}", self.name), Vec::new(), Vec::new());
+            found.lock().get_or_insert(Violation { what, trace, notes });
         }
     }
 
@@ -448,8 +428,9 @@ impl Worker {
         let from = shared.known.lock().seen;
         let (_, bytes) = match client.begin() {
             Ok(begun) => begun,
-            Err(Error::Busy(_) | Error::BusySnapshot) => {
+            Err(e @ (Error::Busy(_) | Error::BusySnapshot)) => {
                 let _ = client.end();
+                shared.note(|| format!("{name} does not begin: {e}"));
                 return Ok(());
             }
             Err(e) => {

@@ -3,8 +3,8 @@
 use std::io;
 use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use onewrite_core::disk::sim::{point, under};
 use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
@@ -24,28 +24,39 @@ struct Life {
     /// Calls of the disk until death, and one more; 0: none is near.
     fuse: AtomicU64,
     /// They close with its death, which gives its locks back.
-    files: Mutex<Vec<OpenFile>>,
+    files: Mutex<Vec<Weak<OpenFile>>>,
 }
 
 /// `None` once the process is dead.
-type OpenFile = Arc<Mutex<Option<Arc<dyn DiskFile>>>>;
+type OpenFile = Mutex<Option<Arc<dyn DiskFile>>>;
+
+/// At once: no thread acts meanwhile, so none dies in it.
+fn close(file: &OpenFile) {
+    under(None, || drop(file.lock().take()));
+}
 
 /// The disk of a process.
 #[derive(Clone)]
 pub struct ProcessDisk {
-    disk: HookDisk,
+    /// `None` once it is buried: its memory stays, as no destructor runs.
+    disk: Arc<Mutex<Option<HookDisk>>>,
     life: Arc<Life>,
 }
 
 impl ProcessDisk {
     /// A living process on `disk`.
     pub fn new(disk: HookDisk) -> Self {
-        Self { disk, life: Arc::default() }
+        Self { disk: Arc::new(Mutex::new(Some(disk))), life: Arc::default() }
     }
 
-    /// The disk below.
-    pub fn below(&self) -> &HookDisk {
-        &self.disk
+    /// All of its threads have ended.
+    pub fn bury(&self) {
+        self.kill();
+        *self.disk.lock() = None;
+    }
+
+    fn below(&self) -> io::Result<HookDisk> {
+        self.disk.lock().clone().ok_or_else(|| io::Error::other("the process is dead"))
     }
 
     /// It dies after so many calls.
@@ -67,8 +78,7 @@ impl ProcessDisk {
     pub fn kill(&self) {
         self.life.is_over.store(true, Ordering::SeqCst);
         let files = std::mem::take(&mut *self.life.files.lock());
-        // At once: no other thread acts meanwhile.
-        under(None, || files.iter().for_each(|file| drop(file.lock().take())));
+        files.iter().filter_map(Weak::upgrade).for_each(|file| close(&file));
     }
 
     /// Before each call. An error only for destructors on the way.
@@ -96,8 +106,8 @@ impl ProcessDisk {
     fn wrap(&self, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
         let file = Arc::new(Mutex::new(Some(file)));
         let mut files = self.life.files.lock();
-        files.retain(|f| Arc::strong_count(f) > 1);
-        files.push(file.clone());
+        files.retain(|file| file.strong_count() > 0);
+        files.push(Arc::downgrade(&file));
         Arc::new(ProcessFile { disk: self.clone(), file })
     }
 }
@@ -105,50 +115,64 @@ impl ProcessDisk {
 impl Disk for ProcessDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         self.call()?;
-        Ok(self.wrap(self.disk.open(path, mode)?))
+        Ok(self.wrap(self.below()?.open(path, mode)?))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.call()?;
-        self.disk.remove(path)
+        self.below()?.remove(path)
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
         self.call()?;
-        self.disk.exists(path)
+        self.below()?.exists(path)
     }
 
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
         self.call()?;
-        self.disk.exchange(one, other)
+        self.below()?.exchange(one, other)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
         self.call()?;
-        self.disk.rename(from, to)
+        self.below()?.rename(from, to)
     }
 
     fn sync_dir_of(&self, path: &Path) -> io::Result<()> {
         self.call()?;
-        self.disk.sync_dir_of(path)
+        self.below()?.sync_dir_of(path)
     }
 
     fn sync_all_beside(&self, path: &Path) -> io::Result<()> {
         self.call()?;
-        self.disk.sync_all_beside(path)
+        self.below()?.sync_all_beside(path)
     }
 
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.call()?;
-        Ok(self.wrap(self.disk.temp_file(near)?))
+        Ok(self.wrap(self.below()?.temp_file(near)?))
     }
 
-    onewrite_core::forward_disk!(this => this.disk; identify, resolve, names_beside, names_stamp, syncs_all, system_start);
+    fn syncs_all(&self) -> bool {
+        self.below().is_ok_and(|disk| disk.syncs_all())
+    }
+
+    fn system_start(&self) -> Option<u64> {
+        self.below().ok()?.system_start()
+    }
+
+    onewrite_core::forward_disk!(this => this.below()?; identify, resolve, names_beside, names_stamp);
 }
 
 struct ProcessFile {
     disk: ProcessDisk,
-    file: OpenFile,
+    file: Arc<OpenFile>,
+}
+
+impl Drop for ProcessFile {
+    fn drop(&mut self) {
+        close(&self.file);
+    }
 }
 
 impl ProcessFile {

@@ -40,9 +40,11 @@ struct Ground {
 fn ground(case: Option<Case>) -> Ground {
     let processes = matches!(
         case,
-        None | Some(Case::SeenByAllAtOnce | Case::SnapshotsAnnounced | Case::KeptForOthers | Case::SlotTold)
+        None | Some(
+            Case::SeenByAllAtOnce | Case::SnapshotsAnnounced | Case::KeptForOthers | Case::SlotTold | Case::PoisonTold
+        )
     );
-    let threads = matches!(case, None | Some(Case::StreamedWhole | Case::PoisonTold));
+    let threads = matches!(case, None | Some(Case::StreamedWhole));
     let wal_mode = matches!(case, None | Some(Case::WalBeforeHome | Case::HomeBeforeWalGoes));
     let attached = matches!(
         case,
@@ -76,9 +78,9 @@ fn ground(case: Option<Case>) -> Ground {
 /// does.
 fn first_seed(case: Option<Case>) -> u64 {
     match case {
+        Some(Case::PoisonTold) => 416,
         Some(Case::ProofKept) => 393,
         Some(Case::LogGivenBack) => 145,
-        Some(Case::PoisonTold) => 169,
         Some(Case::JournalHeadLast) => 100,
         Some(Case::SizeLast) => 79,
         Some(Case::LogSealed) => 73,

@@ -20,6 +20,7 @@ use crate::check::{
 use crate::hook::{HookDisk, Point};
 use crate::model::{Plan, Room, State, Taste, same};
 use crate::pager::{Client, Course, JournalMode, Synchronous};
+use crate::threads::baton::alone;
 
 /// A campaign's settings; `None`: each history draws its own.
 #[derive(Clone, Debug, Default)]
@@ -103,6 +104,10 @@ fn draw_options(rng: &mut SplitMix64, scheme: &str) -> Vec<(String, String)> {
 
 /// Runs the history of `seed`.
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
+    alone(seed, || run_alone(seed, campaign, counts))
+}
+
+fn run_alone(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
     let mut rng = SplitMix64::new(seed);
     let drawn_scheme =
         ["log", "log", "log", "log", "wal-opt", "off", "off-opt", "dhl-cc", "dhl-tc", "mvbt"][rng.below(10)];

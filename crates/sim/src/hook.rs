@@ -6,10 +6,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use onewrite_core::disk::sim::{Op, SimDisk, under};
+use onewrite_core::disk::sim::{Op, SimDisk, random};
 use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 use onewrite_core::inspect::layout::JOURNAL_SUFFIX;
 use parking_lot::Mutex;
+
+use crate::threads::baton::alone;
 
 /// An operation before its effect.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +57,7 @@ impl HookDisk {
     fn pass(&self, op: Op, path: &Path, range: (u64, usize)) {
         if let Some(point) = self.point.lock().as_mut() {
             // Threads that take turns stand still meanwhile.
-            under(None, || point(Operation { op, path, range }, &|| self.sim.clone()));
+            alone(random().unwrap_or(0), || point(Operation { op, path, range }, &|| self.sim.clone()));
         }
     }
 
@@ -70,7 +72,9 @@ impl HookDisk {
                 }
                 inside
             };
-            under(None, || point(Operation { op: Op::WriteDurable, path, range: (offset, buf.len()) }, &inside));
+            alone(random().unwrap_or(0), || {
+                point(Operation { op: Op::WriteDurable, path, range: (offset, buf.len()) }, &inside)
+            });
         }
     }
 

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use crate::check::{DB, ROOMY, Setting, Violation, home_is_plain, is_marked, open, read_all};
 use crate::model::{Plan, Room, State, Taste, same};
 use crate::pager::{Client, Course, Synchronous};
+use crate::threads::baton::alone;
 
 const PROCESSES: usize = 3;
 
@@ -308,6 +309,10 @@ struct World {
 
 /// Runs the history of `seed`.
 pub fn run(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Violation> {
+    alone(seed, || run_alone(seed, steps, tally))
+}
+
+fn run_alone(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), Violation> {
     let mut rng = SplitMix64::new(seed);
     let page_bytes = [512, 1024, 4096, 4096][rng.below(4)];
     let taste = Taste { room: Room::No, page_bytes, pages_max: (300_000 / page_bytes).clamp(12, 60), big: 40 };

@@ -33,3 +33,9 @@ pub fn look_by<T>(_time: Instant, _look: impl FnMut() -> Option<T>) -> Option<T>
 pub const fn scheduled() -> Option<Duration> {
     None
 }
+
+/// Under a schedule: its random number.
+#[inline(always)]
+pub const fn random() -> Option<u64> {
+    None
+}

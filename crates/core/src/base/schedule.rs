@@ -15,6 +15,8 @@ pub trait Schedule: Send + Sync {
     fn wait(&self, until: Option<Duration>);
     /// Since any moment; it passes while threads wait.
     fn now(&self) -> Duration;
+    /// Instead of the system's random numbers.
+    fn random(&self) -> u64;
 }
 
 thread_local! {
@@ -100,6 +102,11 @@ pub fn look_until<T>(looks: u32, mut look: impl FnMut() -> Option<T>) -> Option<
 
 pub fn scheduled() -> Option<Duration> {
     current().map(|schedule| schedule.now())
+}
+
+/// Of the schedule, if there is one.
+pub fn random() -> Option<u64> {
+    current().map(|schedule| schedule.random())
 }
 
 /// As that of the standard library, whose moments cannot be made.

@@ -70,7 +70,7 @@ impl Task {
 
 /// A random number.
 pub fn random() -> io::Result<u64> {
-    getrandom::u64().map_err(|e| io::Error::other(e.to_string()))
+    clock::random().map_or_else(|| getrandom::u64().map_err(|e| io::Error::other(e.to_string())), Ok)
 }
 
 /// Any but the separator and zero; on Windows UTF-8.

@@ -17,6 +17,7 @@ use super::check::{damage, said};
 use super::process::{BESIDE, FILES, Level, add_noise, explain, level};
 use crate::check::{Counts, ROOMY, Violation, drawn_disk};
 use crate::hook::{HookDisk, Operation};
+use crate::threads::baton::alone;
 
 /// The last transaction on each database.
 type State = [i64; FILES.len()];
@@ -67,6 +68,10 @@ struct World {
 
 /// Runs one history.
 pub fn run(seed: u64, steps: usize, trace: bool, counts: &Arc<Counts>) -> Step<()> {
+    alone(seed, || run_alone(seed, steps, trace, counts))
+}
+
+fn run_alone(seed: u64, steps: usize, trace: bool, counts: &Arc<Counts>) -> Step<()> {
     let mut rng = SplitMix64::new(seed ^ 0xa77a);
     let atomic_unit = [512, 4096][rng.below(2)];
     let config = drawn_disk(&mut rng, atomic_unit, trace);

@@ -19,6 +19,7 @@ use crate::history::{Campaign, in_page, is_brief};
 use crate::hook::HookDisk;
 use crate::oracle::Oracle;
 use crate::pager::Synchronous;
+use crate::threads::baton::alone;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {
@@ -165,6 +166,10 @@ fn draw_options(rng: &mut SplitMix64, scheme: &str) -> (Vec<(String, String)>, b
 
 /// Runs one history.
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
+    alone(seed, || run_alone(seed, campaign, counts))
+}
+
+fn run_alone(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
     let mut rng = SplitMix64::new(seed ^ 0x5031);
     let drawn = ["log", "log", "log", "wal-opt", "wal-opt", "log", "log", "dhl-cc", "lsmvbt", "off"][rng.below(10)];
     let scheme = campaign.scheme.clone().unwrap_or_else(|| drawn.to_owned());

@@ -3,6 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use onewrite_core::disk::sim::{Schedule, SplitMix64, under};
@@ -153,6 +154,44 @@ impl Schedule for Seat {
     fn now(&self) -> Duration {
         self.baton.state.lock().now
     }
+
+    fn random(&self) -> u64 {
+        self.baton.state.lock().rng.next_u64()
+    }
+}
+
+/// A thread by itself: its waits take no time.
+struct Alone {
+    now: Mutex<Duration>,
+    rng: Mutex<SplitMix64>,
+    waits: AtomicU64,
+}
+
+impl Schedule for Alone {
+    fn pass(&self) {
+        *self.now.lock() += Duration::from_micros(1);
+    }
+
+    fn wait(&self, until: Option<Duration>) {
+        assert!(self.waits.fetch_add(1, Ordering::Relaxed) < CHANGES_MAX, "a thread waits for itself");
+        let mut now = self.now.lock();
+        *now = until.map_or(*now + Duration::from_millis(1), |until| until.max(*now));
+    }
+
+    fn now(&self) -> Duration {
+        *self.now.lock()
+    }
+
+    fn random(&self) -> u64 {
+        self.rng.lock().next_u64()
+    }
+}
+
+/// Calls `f` in simulated time, with random numbers of `seed`, and without other threads of the
+/// simulator.
+pub fn alone<T>(seed: u64, f: impl FnOnce() -> T) -> T {
+    let (now, rng) = (Mutex::new(Duration::from_secs(1000)), Mutex::new(SplitMix64::new(seed)));
+    under(Some(Arc::new(Alone { now, rng, waits: AtomicU64::new(0) })), f)
 }
 
 /// Runs the programs to their ends in an order of `seed`. `now` goes on. A panic, or threads that

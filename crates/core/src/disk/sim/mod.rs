@@ -28,7 +28,7 @@ pub use self::faults::{CallCounters, Op, TraceEntry};
 pub use self::rng::SplitMix64;
 use super::sync::Mutex;
 use super::{Disk, DiskFile, FileId, LockKind, NamesStamp, OpenMode, SharedWords};
-pub use crate::base::clock::{Schedule, is_scheduled, point, under};
+pub use crate::base::clock::{Schedule, is_scheduled, point, random, under};
 use bytes::Bytes;
 use cache::CachedFile;
 use faults::{CallFate, Faults, power_off};

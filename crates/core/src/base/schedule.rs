@@ -35,13 +35,14 @@ pub fn under<T>(schedule: Option<Arc<dyn Schedule>>, f: impl FnOnce() -> T) -> T
     f()
 }
 
+/// `None` for a thread that ends: it may still close databases.
 fn current() -> Option<Arc<dyn Schedule>> {
-    CURRENT.with_borrow(Clone::clone)
+    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
 }
 
 /// Whether the calling thread has one.
 pub fn is_scheduled() -> bool {
-    CURRENT.with_borrow(Option::is_some)
+    CURRENT.try_with(|current| current.borrow().is_some()).unwrap_or(false)
 }
 
 /// Others may run now.

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use onewrite_core::Engine;
 use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::home;
 use onewrite_core::inspect::layout::home::HEADER_BYTES;
 use onewrite_core::inspect::layout::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN, slot};
 use onewrite_core::inspect::{LogFile, log_path};
+use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
 use crate::hook::{HookDisk, Operation, Point};
@@ -126,6 +126,53 @@ pub fn read_all(client: &mut Client, bytes: u64, allowed: &[Arc<State>]) -> Resu
         }
     }
     left.last().copied().ok_or_else(|| "no state".to_owned())
+}
+
+/// Reads every page of the state that the client's transaction has read before.
+pub fn read_again(client: &mut Client, state: &State) -> Result<(), String> {
+    let mut page = vec![0; state.page_bytes];
+    for number in 1..=state.count() {
+        client.read(number, &mut page).map_err(|e| format!("a read fails: {e} ({e:?})"))?;
+        if !same(number, &page, &state.pages[number as usize - 1]) {
+            return Err(format!("page {number} of a snapshot changed"));
+        }
+    }
+    Ok(())
+}
+
+/// Ends a transaction on `base` as SQLite does; others may have been first. `stale`: `base` was not
+/// the newest state.
+pub fn end_write(
+    client: &mut Client,
+    written: onewrite_core::Result<()>,
+    stale: bool,
+    base: Arc<State>,
+    course: Course,
+) -> Result<(), String> {
+    match written {
+        Ok(()) if stale => Err("a stale snapshot was written on".into()),
+        Ok(()) => {
+            if !course.commit || course.undo_prepared {
+                client.reading = Some(base);
+            }
+            Ok(())
+        }
+        Err(Error::Busy(_) | Error::BusySnapshot) => {
+            let _ = client.roll_back();
+            client.end().map_err(|e| format!("end: {e}"))
+        }
+        Err(e) => {
+            // SQLite does so after a failed commit.
+            let _ = client.roll_back();
+            let _ = client.end();
+            Err(format!("write: {e} ({e:?})"))
+        }
+    }
+}
+
+/// Whether the simulated disk has failed, now or before.
+pub fn is_fault(what: &str) -> bool {
+    ["injected fault", "closed to use after a failure", "Poisoned("].iter().any(|said| what.contains(said))
 }
 
 /// Whether a process uses home, or has left it so.

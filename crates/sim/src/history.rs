@@ -13,6 +13,7 @@ use onewrite_core::inspect::log_path;
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
+use crate::baton::alone;
 use crate::check::{
     Copies, Counts, DB, Oracle, ROOMY, Setting, SharedOracle, Violation, check, drawn_disk, home_is_plain, is_marked,
     log_is_empty, open, read_all, rotten_slot,
@@ -20,7 +21,6 @@ use crate::check::{
 use crate::hook::{HookDisk, Point};
 use crate::model::{Plan, Room, State, Taste, same};
 use crate::pager::{Client, Course, JournalMode, Synchronous};
-use crate::threads::baton::alone;
 
 /// A campaign's settings; `None`: each history draws its own.
 #[derive(Clone, Debug, Default)]

@@ -11,7 +11,7 @@ use onewrite_core::disk::{Disk, DiskFile, OpenMode};
 use onewrite_core::inspect::layout::JOURNAL_SUFFIX;
 use parking_lot::Mutex;
 
-use crate::threads::baton::alone;
+use crate::baton::alone;
 
 /// An operation before its effect.
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use onewrite_core::disk::sim::SplitMix64;
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::journal::MAGIC;
 use onewrite_core::inspect::layout::{be_u32, put};
@@ -60,6 +61,17 @@ impl Course {
         undo_prepared: false,
         late: false,
     };
+
+    /// Draws a transaction over one file.
+    pub fn draw(synchronous: Synchronous, rng: &mut SplitMix64) -> Course {
+        Course {
+            commit: rng.below(8) > 0,
+            spill_after: if rng.below(4) == 0 { 1 + rng.below(20) } else { usize::MAX },
+            undo_prepared: rng.below(16) == 0,
+            late: synchronous != Synchronous::Off && rng.below(12) == 0,
+            ..Course::COMMIT
+        }
+    }
 }
 
 const SECTOR: u64 = 512;

@@ -16,10 +16,12 @@ use onewrite_core::inspect::layout::{KEPT_SUFFIX, SLOTS_SUFFIX};
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
-use crate::check::{DB, ROOMY, Setting, Violation, home_is_plain, is_marked, open, read_all};
-use crate::model::{Plan, Room, State, Taste, same};
+use crate::baton::alone;
+use crate::check::{
+    DB, ROOMY, Setting, Violation, end_write, home_is_plain, is_fault, is_marked, open, read_again, read_all,
+};
+use crate::model::{Plan, Room, State, Taste};
 use crate::pager::{Client, Course, Synchronous};
-use crate::threads::baton::alone;
 
 const PROCESSES: usize = 3;
 
@@ -375,14 +377,7 @@ fn bury(process: Process) {
 fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Result<(), String> {
     if let Some(state) = client.reading.clone() {
         tally.lock().reads += 1;
-        let mut page = vec![0; state.page_bytes];
-        for number in 1..=state.count() {
-            client.read(number, &mut page).map_err(|e| format!("a read fails: {e}"))?;
-            if !same(number, &page, &state.pages[number as usize - 1]) {
-                return Err(format!("page {number} of a snapshot changed"));
-            }
-        }
-        return Ok(());
+        return read_again(client, &state);
     }
     let from = known.lock().seen;
     let (_, bytes) = match client.begin() {
@@ -419,10 +414,6 @@ fn rest(process: &Process) -> Result<bool, String> {
     }
 }
 
-fn is_fault(what: &str) -> bool {
-    ["injected fault", "closed to use after a failure", "Poisoned("].iter().any(|said| what.contains(said))
-}
-
 #[derive(Clone)]
 struct Shared {
     commits: Arc<AtomicBool>,
@@ -440,14 +431,7 @@ fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<S
     look(client, known, tally).map_err(|e| format!("before a write: {e}"))?;
     let Some(base) = client.reading.clone() else { return Ok("could not begin".into()) };
     let plan = Plan::draw(&base, *taste, rng);
-    let course = Course {
-        commit: rng.below(8) > 0,
-        spill_after: if rng.below(4) == 0 { 1 + rng.below(20) } else { usize::MAX },
-        super_journal: false,
-        by_log: false,
-        undo_prepared: rng.below(16) == 0,
-        late: client.synchronous != Synchronous::Off && rng.below(12) == 0,
-    };
+    let course = Course::draw(client.synchronous, rng);
     let durable = client.synchronous == Synchronous::Full;
     let mut stale = false;
     let own = std::cell::Cell::new(0);
@@ -475,22 +459,7 @@ fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<S
     };
     let written = client.write(&base, &plan, course, &mut attempt, &mut acknowledged);
     let line = format!("writes {} -> {} pages: {written:?}", base.count(), plan.next.count());
-    match written {
-        Ok(()) if stale => return Err("a stale snapshot was written on".into()),
-        Ok(()) if !course.commit || course.undo_prepared => client.reading = Some(base),
-        Ok(()) => {}
-        Err(Error::Busy(_) | Error::BusySnapshot) => {
-            let _ = client.roll_back();
-            client.end().map_err(|e| format!("end: {e}"))?;
-        }
-        Err(e) => {
-            // SQLite does so after a failed commit.
-            let _ = client.roll_back();
-            let _ = client.end();
-            client.reading = None;
-            return Err(format!("write: {e} ({e:?})"));
-        }
-    }
+    end_write(client, written, stale, base, course)?;
     if rng.below(3) > 0 {
         client.end().map_err(|e| format!("end: {e}"))?;
     }

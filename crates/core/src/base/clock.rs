@@ -1,5 +1,5 @@
-//! Time, and waiting for it. The feature `simulation` has `schedule.rs` instead, where a program
-//! can choose what runs next.
+//! Time, waiting for it, and chance. The feature `simulation` has `schedule.rs` instead, where a
+//! program can choose what runs next.
 
 use std::time::Duration;
 

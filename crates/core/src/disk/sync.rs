@@ -183,11 +183,11 @@ impl Event {
 
     /// Sooner than a wake-up if the event is on another processor.
     pub fn spin(&self, spin: Duration) -> bool {
-        if spin.is_zero() || (!has_processors() && !clock::is_scheduled()) {
-            return self.is_set();
-        }
-        if clock::is_scheduled() {
+        if clock::is_scheduled() && !spin.is_zero() {
             return self.wait_until(Instant::now() + spin);
+        }
+        if spin.is_zero() || !has_processors() {
+            return self.is_set();
         }
         let begun = Instant::now();
         loop {

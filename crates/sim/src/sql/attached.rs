@@ -15,9 +15,9 @@ use rusqlite::{Connection, ffi};
 
 use super::check::{damage, said};
 use super::process::{BESIDE, FILES, Level, add_noise, explain, level};
+use crate::baton::alone;
 use crate::check::{Counts, ROOMY, Violation, drawn_disk};
 use crate::hook::{HookDisk, Operation};
-use crate::threads::baton::alone;
 
 /// The last transaction on each database.
 type State = [i64; FILES.len()];

@@ -14,12 +14,12 @@ use super::deaths::{Oracles, mirror};
 use super::print::{Print, print};
 use super::process::{BESIDE, Level, SCHEMAS, add_noise, explain, level};
 use super::statements::{self, Shape};
+use crate::baton::alone;
 use crate::check::{Counts, ROOMY, Violation, drawn_disk};
 use crate::history::{Campaign, in_page, is_brief};
 use crate::hook::HookDisk;
 use crate::oracle::Oracle;
 use crate::pager::Synchronous;
-use crate::threads::baton::alone;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trouble {

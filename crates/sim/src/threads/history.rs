@@ -13,12 +13,14 @@ use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
-use super::baton::{self, GoesOn, Program};
 use super::process::{Death, ProcessDisk};
-use crate::check::{Counts, DB, Setting, Violation, check, drawn_disk, home_is_plain, open, read_all};
+use crate::baton::{self, GoesOn, Program};
+use crate::check::{
+    Counts, DB, Setting, Violation, check, drawn_disk, end_write, home_is_plain, is_fault, open, read_again, read_all,
+};
 use crate::history::Campaign;
 use crate::hook::{HookDisk, Point};
-use crate::model::{Plan, Room, State, Taste, same};
+use crate::model::{Plan, Room, State, Taste};
 use crate::pager::{Client, Course, Synchronous};
 
 /// Those that several processes can use at a time.
@@ -315,21 +317,15 @@ impl World {
             return Ok(());
         }
         let known = self.shared.known.lock().clone();
-        let mut left = known.from(known.seen).into_iter().rev();
-        let plain =
-            left.try_fold(String::new(), |_, state| match home_is_plain(self.disk.sim(), &state, self.crashed) {
-                Ok(()) => Err(()),
-                Err(why) => Ok(why),
-            });
-        match plain {
-            Err(()) => Ok(()),
-            Ok(why) => Err(self.bad(format!("after the last close: {why}"))),
+        let mut why = String::new();
+        for state in known.from(known.seen).iter().rev() {
+            match home_is_plain(self.disk.sim(), state, self.crashed) {
+                Ok(()) => return Ok(()),
+                Err(e) => why = e,
+            }
         }
+        Err(self.bad(format!("after the last close: {why}")))
     }
-}
-
-fn is_fault(what: &str) -> bool {
-    ["injected fault", "closed to use after a failure", "Poisoned("].iter().any(|said| what.contains(said))
 }
 
 impl Worker {
@@ -414,16 +410,8 @@ impl Worker {
     fn look(&mut self) -> Result<(), String> {
         self.client()?;
         let Worker { client: Some(client), shared, name, .. } = self else { return Ok(()) };
-        if let Some(state) = &client.reading {
-            let state = state.clone();
-            let mut page = vec![0; state.page_bytes];
-            for number in 1..=state.count() {
-                client.read(number, &mut page).map_err(|e| format!("a read fails: {e} ({e:?})"))?;
-                if !same(number, &page, &state.pages[number as usize - 1]) {
-                    return Err(format!("page {number} of a snapshot changed"));
-                }
-            }
-            return Ok(());
+        if let Some(state) = client.reading.clone() {
+            return read_again(client, &state);
         }
         let from = shared.known.lock().seen;
         let (_, bytes) = match client.begin() {
@@ -466,13 +454,7 @@ impl Worker {
         let Worker { client: Some(client), shared, name, rng, .. } = self else { return Ok(()) };
         let Some(base) = client.reading.clone() else { return Ok(()) };
         let plan = Plan::draw(&base, shared.setting.taste, rng);
-        let course = Course {
-            commit: rng.below(8) > 0,
-            spill_after: if rng.below(4) == 0 { 1 + rng.below(20) } else { usize::MAX },
-            undo_prepared: rng.below(16) == 0,
-            late: client.synchronous != Synchronous::Off && rng.below(12) == 0,
-            ..Course::COMMIT
-        };
+        let course = Course::draw(client.synchronous, rng);
         let durable = client.synchronous == Synchronous::Full;
         let mut stale = false;
         let own = std::cell::Cell::new(0);
@@ -493,21 +475,7 @@ impl Worker {
         };
         let written = client.write(&base, &plan, course, &mut attempt, &mut acknowledged);
         shared.note(|| format!("{name} writes {} -> {} pages: {written:?}", base.count(), plan.next.count()));
-        match written {
-            Ok(()) if stale => return Err("a stale snapshot was written on".into()),
-            Ok(()) if !course.commit || course.undo_prepared => client.reading = Some(base),
-            Ok(()) => {}
-            Err(Error::Busy(_) | Error::BusySnapshot) => {
-                let _ = client.roll_back();
-                client.end().map_err(|e| format!("end: {e}"))?;
-            }
-            Err(e) => {
-                // SQLite does so after a failed commit.
-                let _ = client.roll_back();
-                let _ = client.end();
-                return Err(format!("write: {e} ({e:?})"));
-            }
-        }
+        end_write(client, written, stale, base, course)?;
         if rng.below(3) > 0 { self.end() } else { Ok(()) }
     }
 }

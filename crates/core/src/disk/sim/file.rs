@@ -32,8 +32,8 @@ impl SimFile {
         Self { state, ino, handle, writable, told: AtomicU64::new(failures) }
     }
 
-    /// Behind a flush: whether another handle's failed since the last one.
-    fn is_told(&self, state: &mut SimState, fate: CallFate) -> io::Result<()> {
+    /// Behind a flush: an error if another handle's failed since the last one.
+    fn tell_failure(&self, state: &mut SimState, fate: CallFate) -> io::Result<()> {
         let tells_each = state.config.tells_each;
         let inode = state.inode(self.ino);
         inode.failures += u64::from(matches!(fate, CallFate::Fail(_)));
@@ -80,7 +80,7 @@ impl SimFile {
         }
         if op == Op::WriteDurable {
             state.end_flush(fate);
-            self.is_told(&mut state, fate)?;
+            self.tell_failure(&mut state, fate)?;
         }
         fate.error()
     }
@@ -139,7 +139,7 @@ impl DiskFile for SimFile {
         let fate = state.begin_on(Op::Sync, self.ino, 0, 0)?;
         state.inode(self.ino).flush(fate, from);
         state.end_flush(fate);
-        self.is_told(&mut state, fate)?;
+        self.tell_failure(&mut state, fate)?;
         fate.error()?;
         if state.config.sync_covers_creation {
             state.names.sync_creation_of(self.ino);
@@ -157,7 +157,7 @@ impl DiskFile for SimFile {
             CallFate::Cut => {}
         }
         state.has_sent = true;
-        self.is_told(&mut state, fate)?;
+        self.tell_failure(&mut state, fate)?;
         fate.error()
     }
 

@@ -3,8 +3,8 @@
 //!
 //! [`model`] has the states of a database, [`pager`] calls core as SQLite's pager does, [`hook`]
 //! meets every crash point of one run, [`check`] judges the disk after a crash. [`history`] draws
-//! histories from seeds, [`small`] enumerates small ones. In [`processes`] several processes share a
-//! disk and die, and in [`threads`] their threads run in an order that [`baton`] draws.
+//! histories from seeds, [`small`] enumerates small ones. In [`processes`] several processes share
+//! a disk and die, and in [`threads`] their threads run in an order that [`baton`] draws.
 
 pub mod baton;
 #[cfg(feature = "canary")]

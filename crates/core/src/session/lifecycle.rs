@@ -210,7 +210,12 @@ impl Database {
     pub fn detach(&self) -> Result<()> {
         let live = self.inner.lock().phase == Phase::Live;
         let keep_out = |last: bool| if last { self.wait_for_stock().map(|()| true) } else { Ok(false) };
-        let last = if live { self.is_last(ADMIN_WAIT).and_then(keep_out) } else { Ok(true) };
+        let mut last = if live { self.is_last(ADMIN_WAIT) } else { Ok(true) };
+        if matches!(last, Ok(false)) {
+            let replaced = self.replace_before_leaving();
+            last = replaced.and_then(|replaced| if replaced { self.is_last(ADMIN_WAIT) } else { Ok(false) });
+        }
+        let last = if live { last.and_then(keep_out) } else { last };
         let closed = match last {
             Ok(true) if live => self.end_session(),
             Ok(true) => self.end_plain(),

@@ -60,6 +60,30 @@ impl Database {
         self.see_to_files(writer)
     }
 
+    /// A process that leaves the mark to others leaves a log that the next process finds. False: it
+    /// does, or another process writes and sees to it.
+    pub(super) fn replace_before_leaving(&self) -> Result<bool> {
+        let member = self.member();
+        let Some(member) = member.as_ref().filter(|member| !self.read_only && !member.words.is_replaced()) else {
+            return Ok(false);
+        };
+        if self.is_log_in_place(&member.log)? {
+            return Ok(false);
+        }
+        match self.enter(true, Duration::ZERO) {
+            Err(Error::Busy(_)) => return Ok(false),
+            entered => entered?,
+        }
+        let mut writer = self.writer.lock();
+        if let Some(live) = writer.as_mut() {
+            live.looked_at = None;
+        }
+        let seen = self.see_to_files(&mut writer);
+        drop(writer);
+        self.leave(false);
+        seen.map(|()| true)
+    }
+
     fn look_at_files(&self, writer: &mut MutexGuard<'_, Option<LiveDatabase>>) -> Result<()> {
         let Some(live) = writer.as_mut() else { return Ok(()) };
         self.check_mark(live)?;

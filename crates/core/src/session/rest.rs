@@ -94,8 +94,11 @@ impl Database {
             Ok(true) => self.rest_plain(rest),
             // Behind the last process that may write the log, the others could not come again.
             Ok(false) if !matches!(member.has_living_others(), Ok(true)) => Ok(false),
-            // Behind a lost log no process would come again.
-            Ok(false) if !matches!(self.is_log_in_place(&member.log), Ok(true)) => Ok(false),
+            // Behind a lost log no process would come again. The next write says why it stays lost.
+            Ok(false) if !matches!(self.is_log_in_place(&member.log), Ok(true)) => {
+                let _ = self.replace_before_leaving();
+                Ok(false)
+            }
             Ok(false) => self.leave_to_others(member),
             Err(e) => Err(e),
         };

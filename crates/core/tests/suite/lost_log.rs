@@ -194,6 +194,39 @@ fn one_that_has_not_seen_the_new_log_closes_as_the_last() {
     assert_eq!(number(&disk), 3);
 }
 
+/// The last process may only read, so it cannot take the mark off.
+#[test]
+fn a_process_that_closes_beside_a_reader_leaves_a_log() {
+    for (is_removed, notices) in [(true, true), (true, false), (false, true), (false, false)] {
+        let disk = disk();
+        let engine = Engine::new(Arc::new(disk.clone()));
+        let options = [("busy_ms".to_owned(), "0".to_owned())];
+        let [mut writer, mut older] =
+            [(); 2].map(|()| engine.open(Path::new(DB), OpenMode::ReadWrite, &options).unwrap());
+        commit(&mut writer, 1);
+        older.lock(LockLevel::Shared).unwrap();
+        commit(&mut writer, 2);
+        let reads = Engine::new(Arc::new(Hooked::that_reads(&disk)));
+        let mut reader = reads.open(Path::new(DB), OpenMode::ReadOnly, &[]).unwrap();
+        assert_eq!(newest(&mut reader).unwrap(), 2);
+        lose(&disk, is_removed).unwrap();
+        if notices {
+            let error = try_commit(&mut writer, 3).unwrap_err();
+            assert!(matches!(error, Error::Busy(_)), "{error}");
+        }
+        older.unlock(LockLevel::None).unwrap();
+        older.close().unwrap();
+        writer.close().unwrap();
+        assert_eq!(newest(&mut open(&disk.survive())).unwrap(), 2);
+        let mut next = open(&disk);
+        commit(&mut next, 3);
+        assert_eq!(newest(&mut reader).unwrap(), 3);
+        reader.close().unwrap();
+        next.close().unwrap();
+        assert_eq!(number(&disk), 3);
+    }
+}
+
 #[test]
 fn readers_of_the_process_that_makes_the_log() {
     let disk = disk();

@@ -27,6 +27,7 @@ struct Process {
     disk: SimDisk,
     hooks: Mutex<HashMap<PathBuf, Hook>>,
     files: Mutex<Vec<Arc<dyn DiskFile>>>,
+    may_write: bool,
 }
 
 struct HookedFile {
@@ -37,7 +38,16 @@ struct HookedFile {
 
 impl Hooked {
     pub fn new(disk: &SimDisk) -> Hooked {
-        Hooked(Arc::new(Process { disk: disk.clone(), hooks: Mutex::default(), files: Mutex::default() }))
+        Hooked::of(disk, true)
+    }
+
+    /// Its process has no permission to write.
+    pub fn that_reads(disk: &SimDisk) -> Hooked {
+        Hooked::of(disk, false)
+    }
+
+    fn of(disk: &SimDisk, may_write: bool) -> Hooked {
+        Hooked(Arc::new(Process { disk: disk.clone(), hooks: Mutex::default(), files: Mutex::default(), may_write }))
     }
 
     /// Except for the hook's own calls.
@@ -73,6 +83,9 @@ impl HookedFile {
 
 impl Disk for Hooked {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
+        if !self.0.may_write && mode != OpenMode::ReadOnly {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         let mut files = self.0.files.lock();
         files.push(self.0.disk.open(path, mode)?);
         Ok(Arc::new(HookedFile { process: self.0.clone(), path: path.into(), number: files.len() - 1 }))

@@ -735,6 +735,10 @@ impl Connection {
         if self.said.exclusive {
             self.shut_others_out()?;
         }
+        if self.said.spans && self.journal.is_empty() && self.role.txn().is_some_and(Txn::is_untouched) {
+            // It changes another file, perhaps by what it read here (rule SeenWhenDurable).
+            self.settle()?;
+        }
         // One of several files has a super-journal in its journal, which not every log can replace.
         let flushes = self.said.synchronous != Synchronous::Off;
         let spans = (self.said.spans && flushes && !self.journal.is_empty()) || self.journal.names_super_journal()?;

@@ -173,6 +173,44 @@ fn a_file_that_only_grew_lets_the_next_writer_in_before_the_flush() {
     });
 }
 
+/// Its change of another file may follow from the state that it read here.
+#[test]
+fn a_transaction_that_changes_only_another_file_ends_behind_the_flush_of_its_snapshot() {
+    for fails in [false, true] {
+        let disk = SimDisk::new(SimConfig::default());
+        let (mut a, mut b, gate) = two_writers_on(&disk);
+        gate.set(true);
+        let flushed = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            let grows = |first: &mut [u8]| first[28..32].copy_from_slice(&4u32.to_be_bytes());
+            let growing = s.spawn(move || try_page_1(&mut a, grows));
+            gate.wait_for_a_flush();
+            if fails {
+                disk.fail_nth(Op::WriteDurable, 1, io::ErrorKind::Other);
+            }
+            let (came, has_come) = std::sync::mpsc::channel();
+            let (b, flushed_now) = (&mut b, &flushed);
+            let next = s.spawn(move || {
+                b.lock(LockLevel::Shared).unwrap();
+                b.lock(LockLevel::Reserved).unwrap();
+                b.read_at(&mut [0; PAGE], PAGE as u64).unwrap();
+                came.send(()).unwrap();
+                b.note_span(true);
+                let ends = b.lock(LockLevel::Exclusive);
+                assert!(flushed_now.load(Ordering::SeqCst), "it ends before the flush");
+                ends
+            });
+            let came_in = has_come.recv_timeout(HANG);
+            std::thread::sleep(Duration::from_millis(50));
+            flushed.store(true, Ordering::SeqCst);
+            gate.set(false);
+            came_in.expect("it waited for the flush of the one before");
+            assert_eq!(growing.join().unwrap().is_err(), fails);
+            assert_eq!(next.join().unwrap().is_err(), fails);
+        });
+    }
+}
+
 #[test]
 fn a_changed_schema_is_shown_after_its_flush() {
     let (mut a, mut b, gate) = two_writers();

@@ -5,12 +5,17 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, Weak};
-
-use onewrite_core::disk::Mutex;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The files of a connection, by its address (`SQLITE_FCNTL_PDB`).
-static KNOWN: LazyLock<Mutex<HashMap<usize, Weak<SiblingFiles>>>> = LazyLock::new(Mutex::default);
+type FilesByConnection = HashMap<usize, Weak<SiblingFiles>>;
+
+/// Of the whole program, so no simulator chooses who gets it.
+static KNOWN: LazyLock<Mutex<FilesByConnection>> = LazyLock::new(Mutex::default);
+
+fn known() -> MutexGuard<'static, FilesByConnection> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 struct SiblingFiles {
     connection: usize,
@@ -21,7 +26,7 @@ struct SiblingFiles {
 
 impl Drop for SiblingFiles {
     fn drop(&mut self) {
-        let mut known = KNOWN.lock();
+        let mut known = known();
         if known.get(&self.connection).is_some_and(|files| files.strong_count() == 0) {
             known.remove(&self.connection);
         }
@@ -38,7 +43,7 @@ pub(crate) struct Siblings {
 impl Siblings {
     /// The connection at this address has opened the file.
     pub(crate) fn of(connection: usize) -> Siblings {
-        let mut known = KNOWN.lock();
+        let mut known = known();
         let files = known.get(&connection).and_then(Weak::upgrade).unwrap_or_else(|| {
             let files =
                 Arc::new(SiblingFiles { connection, written: AtomicUsize::new(0), off: AtomicBool::new(false) });

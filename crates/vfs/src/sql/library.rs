@@ -3,9 +3,8 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
-use onewrite_core::disk::Mutex;
 use onewrite_core::text::printable;
 
 use crate::sqlite::api::{c_text, copy_into, read_slot};
@@ -37,6 +36,7 @@ pub(super) const LIBRARIES_MAX: usize = 4;
 /// of an SQL function does not tell its library, so each library gets a copy of each function.
 static LIBRARIES: [OnceLock<(usize, Sql)>; LIBRARIES_MAX] = [const { OnceLock::new() }; LIBRARIES_MAX];
 
+/// Of the whole program, so no simulator chooses who gets it.
 static FILLING: Mutex<()> = Mutex::new(());
 
 /// The number and the functions of the library whose table this is.
@@ -44,7 +44,7 @@ static FILLING: Mutex<()> = Mutex::new(());
 /// # Safety
 /// As [`attach`](super::attach()).
 pub(super) unsafe fn library(routines: *const c_void) -> Result<(usize, &'static Sql), String> {
-    let _filling = FILLING.lock();
+    let _filling = FILLING.lock().unwrap_or_else(PoisonError::into_inner);
     let known =
         |place: &&'static OnceLock<(usize, Sql)>| place.get().is_none_or(|(table, _)| *table == routines as usize);
     let (number, place) = LIBRARIES

@@ -24,6 +24,8 @@ enum EngineKind {
     Attached,
     /// The pager on threads, of one process or more, that run one at a time in a drawn order
     Threads,
+    /// Stock SQLite on threads, in the same way: random SQL in two databases
+    SqlThreads,
 }
 
 /// Cuts power at every operation of random histories and checks the database.
@@ -66,11 +68,11 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    if let (EngineKind::Threads, Some(scheme)) = (arguments.engine, &arguments.scheme)
+    if let (EngineKind::Threads | EngineKind::SqlThreads, Some(scheme)) = (arguments.engine, &arguments.scheme)
         && !threads::history::SCHEMES.contains(&scheme.as_str())
     {
         let schemes = threads::history::SCHEMES.join(" and ");
-        eprintln!("--engine threads: scheme={scheme} is for one process at a time; there are {schemes}");
+        eprintln!("histories of threads: scheme={scheme} is for one process at a time; there are {schemes}");
         return ExitCode::FAILURE;
     }
     let campaign = Campaign {
@@ -122,12 +124,28 @@ fn fixed_options(arguments: &Arguments, campaign: &Campaign) -> String {
             EngineKind::Sql => Some(" --engine sql".to_owned()),
             EngineKind::Attached => Some(" --engine attached".to_owned()),
             EngineKind::Threads => Some(" --engine threads".to_owned()),
+            EngineKind::SqlThreads => Some(" --engine sql-threads".to_owned()),
         },
         campaign.scheme.as_ref().map(|scheme| format!(" --scheme {scheme}")),
         campaign.atomic_unit.map(|unit| format!(" --atomic-unit {unit}")),
         arguments.exhaustive.then(|| " --exhaustive".to_owned()),
     ];
     fixed.into_iter().flatten().collect()
+}
+
+fn run_seed(seed: u64, arguments: &Arguments, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
+    match arguments.engine {
+        _ if arguments.exhaustive => small::all(seed)
+            .into_iter()
+            .filter(|s| campaign.scheme.as_deref().is_none_or(|scheme| scheme == s.scheme))
+            .filter(|s| campaign.atomic_unit.is_none_or(|unit| unit == s.atomic_unit))
+            .try_for_each(|s| small::run(s, campaign.trace, counts)),
+        EngineKind::Pager => history::run(seed, campaign, counts),
+        EngineKind::Sql => sql::history::run(seed, campaign, counts),
+        EngineKind::Attached => sql::attached::run(seed, arguments.steps, campaign.trace, counts),
+        EngineKind::Threads => threads::history::run(seed, campaign, counts),
+        EngineKind::SqlThreads => sql::threads::run(seed, campaign, counts),
+    }
 }
 
 fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
@@ -139,20 +157,7 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
         (None, _, Some(_)) => u64::MAX,
     };
     let counts: Arc<Counts> = Arc::default();
-    let run = |seed: u64, trace: bool| -> Result<(), Violation> {
-        let campaign = Campaign { trace, ..campaign.clone() };
-        match arguments.engine {
-            _ if arguments.exhaustive => small::all(seed)
-                .into_iter()
-                .filter(|s| campaign.scheme.as_deref().is_none_or(|scheme| scheme == s.scheme))
-                .filter(|s| campaign.atomic_unit.is_none_or(|unit| unit == s.atomic_unit))
-                .try_for_each(|s| small::run(s, trace, &counts)),
-            EngineKind::Pager => history::run(seed, &campaign, &counts),
-            EngineKind::Sql => sql::history::run(seed, &campaign, &counts),
-            EngineKind::Attached => sql::attached::run(seed, arguments.steps, trace, &counts),
-            EngineKind::Threads => threads::history::run(seed, &campaign, &counts),
-        }
-    };
+    let run = |seed: u64, trace: bool| run_seed(seed, arguments, &Campaign { trace, ..campaign.clone() }, &counts);
     let bar = match arguments.crashes {
         Some(most) => progress(most, "crashes"),
         None => progress(count, "seeds"),
@@ -160,7 +165,7 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
     let started = Instant::now();
     let told = Mutex::new(started);
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
-    let failed: Mutex<Option<u64>> = Mutex::new(None);
+    let failed: Mutex<Option<(u64, String)>> = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..threads.min(usize::try_from(count).unwrap_or(usize::MAX)).max(1) {
             scope.spawn(|| {
@@ -171,10 +176,17 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
                         return;
                     }
                     let seed = first.wrapping_add(n);
-                    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, false)));
-                    if !matches!(panicked, Ok(Ok(()))) {
+                    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, false)));
+                    let what = match ended {
+                        Ok(Ok(())) => None,
+                        Ok(Err(violation)) => Some(violation.what),
+                        Err(_) => Some("a panic".to_owned()),
+                    };
+                    if let Some(what) = what {
                         let mut failed = failed.lock();
-                        *failed = Some(failed.map_or(seed, |other| other.min(seed)));
+                        if failed.as_ref().is_none_or(|(other, _)| seed < *other) {
+                            *failed = Some((seed, what));
+                        }
                         stop.store(true, Ordering::Relaxed);
                     }
                     let crashes = counts.crashes.load(Ordering::Relaxed);
@@ -188,14 +200,14 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
     });
     bar.finish_and_clear();
     let crashes = counts.crashes.load(Ordering::Relaxed);
-    let Some(seed) = failed.into_inner() else {
+    let Some((seed, what)) = failed.into_inner() else {
         println!("crashes: {crashes}, violations: 0");
         return ExitCode::SUCCESS;
     };
     println!("crashes: {crashes}, violations: 1");
     match run(seed, true) {
         Err(violation) => tell(violation),
-        Ok(()) => println!("violation: not repeated with the trace on"),
+        Ok(()) => println!("violation, not repeated with the trace on: {what}"),
     }
     let fixed = fixed_options(arguments, campaign);
     println!("repeat: onewrite-sim --seed {seed}{fixed} --steps {}", arguments.steps);

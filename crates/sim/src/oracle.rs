@@ -15,6 +15,47 @@ pub struct Oracle<S> {
     pub aside: bool,
 }
 
+/// States that threads may see, while some of them commit.
+#[derive(Clone, Debug)]
+pub struct Timeline<S> {
+    /// States that may have been committed, oldest first, and whether each is durable once seen.
+    pub states: Vec<(S, bool)>,
+    /// The newest acknowledged or seen.
+    pub seen: usize,
+    /// The newest state that no power cut may take back.
+    pub floor: usize,
+}
+
+impl<S: Clone> Timeline<S> {
+    /// Only `state`, which is durable.
+    pub fn starting(state: S) -> Self {
+        Self { states: vec![(state, true)], seen: 0, floor: 0 }
+    }
+
+    /// The states from index `at` on.
+    pub fn from(&self, at: usize) -> Vec<S> {
+        self.states[at..].iter().map(|(state, _)| state.clone()).collect()
+    }
+
+    /// A transaction saw it, or was told that it is committed (rule SeenWhenDurable).
+    pub fn see(&mut self, at: usize) {
+        self.seen = self.seen.max(at);
+        let durable = self.states[..=at].iter().rposition(|(_, durable)| *durable);
+        self.floor = self.floor.max(durable.unwrap_or(0));
+    }
+
+    /// The power went: only what is durable was seen.
+    pub fn lose_power(&mut self) {
+        self.seen = self.floor;
+    }
+
+    /// The newest seen is durable, and nothing else was committed.
+    pub fn settle(&mut self) {
+        self.states.truncate(self.seen + 1);
+        self.floor = self.seen;
+    }
+}
+
 impl<S: Clone> Oracle<S> {
     /// Only `state`, which is durable.
     pub fn starting(state: S) -> Self {

@@ -57,48 +57,55 @@ impl Setting {
 pub struct Allowed {
     /// States of each database, oldest first.
     pub files: [Vec<Print>; 2],
-    /// The last states of both are one transaction: both are there or none.
-    pub joint: bool,
+    /// Indexes of states that transactions over both led to, oldest first: both are there or none.
+    pub pairs: Vec<[usize; 2]>,
 }
 
 impl Allowed {
     /// Only these states.
     pub fn only(prints: [Print; 2]) -> Self {
-        Self { files: prints.map(|print| vec![print]), joint: false }
+        Self { files: prints.map(|print| vec![print]), pairs: Vec::new() }
     }
 
     /// The states from these indexes of `allowed` on, which has the same newest. As in
     /// `crate::check`: before recovery has ended, a cut transaction may become whole under part of
     /// a recovery's record.
     fn since(&self, allowed: &Allowed, found: [usize; 2]) -> Self {
-        let files = [0, 1].map(|file| {
+        self.from([0, 1].map(|file| {
             let newer = allowed.files[file].len() - found[file];
-            let states = &self.files[file];
-            states[states.len().saturating_sub(newer)..].to_vec()
-        });
-        Self { files, joint: self.joint }
+            self.files[file].len().saturating_sub(newer)
+        }))
+    }
+
+    /// Without the states before these indexes.
+    pub(super) fn from(&self, first: [usize; 2]) -> Self {
+        let rest = |file: usize, index: usize| index.saturating_sub(first[file]);
+        Self {
+            files: [0, 1].map(|file| self.files[file][first[file]..].to_vec()),
+            pairs: self.pairs.iter().map(|pair| [rest(0, pair[0]), rest(1, pair[1])]).collect(),
+        }
     }
 
     /// The states' indexes: of equal ones the last, or the last before a transaction over both
     /// that one of them lacks.
     pub(super) fn find(&self, prints: [Print; 2]) -> Result<[usize; 2], String> {
-        let last = |file: usize, but: usize| {
-            let mut states = self.files[file].iter().take(self.files[file].len().saturating_sub(but));
-            states.rposition(|state| *state == prints[file])
-        };
+        let last = |file: usize, end: usize| self.files[file][..end].iter().rposition(|state| *state == prints[file]);
         let mut found = [0; 2];
         for file in 0..2 {
-            let Some(at) = last(file, 0) else {
+            let Some(at) = last(file, self.files[file].len()) else {
                 return Err(format!("{} is {:?}, of none of {:?}", FILES[file], prints[file], self.files[file]));
             };
             found[file] = at;
         }
-        let newest = |file: usize| found[file] + 1 == self.files[file].len();
-        if self.joint && newest(0) != newest(1) {
-            let file = usize::from(newest(1));
-            found[file] = last(file, 1).ok_or_else(|| {
-                format!("a transaction over both databases is in one of them ({found:?} of {:?})", self.files)
-            })?;
+        for pair in self.pairs.iter().rev() {
+            let has = |file: usize| found[file] >= pair[file];
+            if has(0) != has(1) {
+                let file = usize::from(has(1));
+                found[file] = last(file, pair[file]).ok_or_else(|| {
+                    let states = &self.files;
+                    format!("a transaction over both databases is in one of them ({found:?} of {pair:?}, {states:?})")
+                })?;
+            }
         }
         Ok(found)
     }

@@ -15,7 +15,7 @@ use super::history::{Client, Step, Trouble, World};
 use super::print::{Print, print};
 use super::process::{Level, SCHEMAS, add_noise, explain, level};
 use crate::check::ROOMY;
-use crate::hook::{HookDisk, Point};
+use crate::hook::{HookDisk, Operation, Point};
 use crate::oracle::Oracle;
 
 #[derive(Clone, Debug)]
@@ -26,17 +26,23 @@ pub(super) struct Oracles {
 }
 
 impl Oracles {
+    pub(super) fn starting() -> Oracles {
+        Oracles { files: [(); 2].map(|()| Oracle::starting(empty())), joint: false }
+    }
+
     pub(super) fn allowed(&self, killed: bool) -> Allowed {
         let files = [0, 1].map(|file| {
             let oracle = &self.files[file];
             if killed { oracle.after_kill() } else { oracle.after_crash() }
         });
-        Allowed { files, joint: self.joint && self.files.iter().all(Oracle::is_undecided) }
+        let is_joint = self.joint && self.files.iter().all(Oracle::is_undecided);
+        let pairs = if is_joint { vec![files.each_ref().map(|states| states.len() - 1)] } else { Vec::new() };
+        Allowed { files, pairs }
     }
 
     /// A damaged record of the last flush looks like an unfinished one.
     pub(super) fn rotten(&self) -> Allowed {
-        Allowed { files: [0, 1].map(|file| self.files[file].after_rot()), joint: false }
+        Allowed { files: [0, 1].map(|file| self.files[file].after_rot()), pairs: Vec::new() }
     }
 
     fn recover(&mut self, allowed: &Allowed, found: [usize; 2]) {
@@ -58,6 +64,20 @@ pub(super) fn mirror() -> rusqlite::Result<Connection> {
     mirror.execute_batch("ATTACH ':memory:' AS side")?;
     add_noise(&mirror)?;
     Ok(mirror)
+}
+
+/// Whether pages of a home may be newer than the slots say, before or behind `operation`: until a
+/// slot is written by the process that wrote the pages.
+fn note_ahead(ahead: &mut [bool; 2], writes_home: &mut [bool; 2], operation: Operation<'_>) -> bool {
+    let was_ahead = ahead.contains(&true);
+    for file in 0..2 {
+        if operation.path == path(file) && operation.range.1 > HEADER_BYTES {
+            (ahead[file], writes_home[file]) = (true, true);
+        } else if operation.path == log_path(file) && operation.range.1 == slot::BYTES && writes_home[file] {
+            (ahead[file], writes_home[file]) = (false, false);
+        }
+    }
+    was_ahead || ahead.contains(&true)
 }
 
 impl World {
@@ -82,14 +102,11 @@ impl World {
         let (setting, oracles, found) = (self.setting.clone(), self.oracles.clone(), self.found.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
         let (every, old_files, wal, lost) = (self.points, self.old_files.clone(), self.wal.clone(), self.lost.clone());
-        // Pages of home are newer than the slots say, until a slot is written.
-        let mut ahead = false;
+        let ahead = self.ahead.clone();
+        let mut writes_home = [false; 2];
         let mut last_written = None;
         Box::new(move |operation, inside| {
-            let was_ahead = ahead;
-            let is_home = (0..2).any(|file| operation.path == path(file));
-            let is_slot = !is_home && operation.range.1 == slot::BYTES;
-            ahead = !is_slot && (ahead || (is_home && operation.range.1 > HEADER_BYTES));
+            let is_ahead = note_ahead(&mut ahead.lock(), &mut writes_home, operation);
             // Without a flush between them, writes to one file give similar crashes.
             let again = operation.op == Op::Write && last_written.as_deref() == Some(operation.path);
             last_written = (operation.op == Op::Write).then(|| operation.path.to_owned());
@@ -106,7 +123,7 @@ impl World {
                 let (when, verdict) = match kind {
                     0 => {
                         let rotten = oracles.lock().rotten();
-                        let ahead = was_ahead || ahead || setting.in_page;
+                        let ahead = is_ahead || setting.in_page;
                         ("after rot", rot(&setting, &disk.crash(rng.next_u64()), &rotten, ahead, &mut rng, 1))
                     }
                     1 if !old_files.is_empty() => {

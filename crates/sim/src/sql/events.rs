@@ -107,6 +107,8 @@ impl World {
         // without a log.
         let is_shared = self.clients.iter().any(|client| client.process != process);
         if is_shared || self.disk.sim().snapshot_file(&log).is_none() {
+            // A process that may only read would keep the new log from being made.
+            (0..self.clients.len()).for_each(|i| self.abort(i));
             self.close_all()?;
         }
         self.lost.store(false, Ordering::Relaxed);

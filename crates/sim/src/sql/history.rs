@@ -83,6 +83,8 @@ pub(super) struct World {
     /// A log in use was removed, and no other is there yet: a crash may take what it had.
     pub(super) lost: Arc<AtomicBool>,
     pub(super) points: usize,
+    /// Whether pages of a home may be newer than its slots say.
+    pub(super) ahead: Arc<Mutex<[bool; 2]>>,
     /// One session follows another in the log.
     brief: bool,
     pub(super) more: More,
@@ -194,8 +196,6 @@ fn run_alone(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
     };
     let several = scheme_is_shared(&scheme) && rng.below(2) == 0;
     let more = More::draw(seed, &scheme, several, &mut options);
-    let starting = || Oracle::starting(empty());
-    let oracles = Oracles { files: [starting(), starting()], joint: false };
     let mut world = World {
         setting: Setting {
             options,
@@ -215,7 +215,7 @@ fn run_alone(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
         levels: if several { vec![level(0), level(BESIDE)] } else { vec![level(0)] },
         clients: Vec::new(),
         opened: 0,
-        oracles: Arc::new(Mutex::new(oracles)),
+        oracles: Arc::new(Mutex::new(Oracles::starting())),
         mirror: mirror().map_err(|e| Violation::on(&SimDisk::new(config), said(&e)))?,
         found: Arc::default(),
         trouble,
@@ -223,6 +223,7 @@ fn run_alone(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
         full: false,
         wal: Arc::default(),
         lost: Arc::default(),
+        ahead: Arc::default(),
         old_files: Arc::default(),
         notes: campaign.trace.then(Vec::new),
     };

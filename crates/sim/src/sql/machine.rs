@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use onewrite_core::disk::shared::SharedWords;
+use onewrite_core::disk::sim::{point, under};
 use onewrite_core::disk::{Disk, DiskFile, FileId, LockKind, OpenMode};
 use parking_lot::{Mutex, RwLock};
 
 use crate::hook::HookDisk;
+use crate::threads::process::{PART, write_in_parts};
 
 #[derive(Clone)]
 struct Machine {
@@ -31,6 +33,8 @@ struct Life {
     calls: AtomicU64,
     /// Its user may not write the files.
     only_reads: bool,
+    /// It has threads: others see a part of a read or write before the next.
+    in_parts: bool,
     /// Only those that hold them keep files, and locks with them.
     files: Mutex<Vec<Weak<OpenFile>>>,
 }
@@ -43,10 +47,12 @@ impl Life {
     fn end(&self) {
         self.dead.store(true, Ordering::SeqCst);
         let files = std::mem::take(&mut *self.files.lock());
-        files.iter().filter_map(Weak::upgrade).for_each(|file| drop(file.lock().take()));
+        // At once: no thread acts meanwhile.
+        under(None, || files.iter().filter_map(Weak::upgrade).for_each(|file| drop(file.lock().take())));
     }
 
     fn call(&self) -> io::Result<()> {
+        point();
         if self.is_over() {
             return Err(power_off());
         }
@@ -67,13 +73,14 @@ impl Life {
 pub struct Socket(Arc<RwLock<Option<Machine>>>);
 
 impl Socket {
-    /// Plugs in a machine, whose user may write its files or not; the old one is dead.
-    pub fn boot(&self, disk: HookDisk, only_reads: bool) {
+    /// Plugs in a machine, whose user may write its files or not, with threads or not; the old one
+    /// is dead.
+    pub fn boot(&self, disk: HookDisk, only_reads: bool, in_parts: bool) {
         static NUMBERS: AtomicU64 = AtomicU64::new(1);
         self.halt();
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         let (calls, files) = (AtomicU64::new(u64::MAX), Mutex::default());
-        let life = Life { dead: Arc::default(), calls, only_reads, files };
+        let life = Life { dead: Arc::default(), calls, only_reads, in_parts, files };
         *self.0.write() = Some(Machine { disk, number, life: Arc::new(life) });
     }
 
@@ -202,6 +209,26 @@ impl DiskFile for MachineFile {
         Ok(Arc::new(words.until(self.machine.life.dead.clone())))
     }
 
+    fn read_once_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let part = if self.machine.life.in_parts { PART - offset as usize % PART } else { usize::MAX };
+        let bytes = part.min(buf.len());
+        self.file()?.read_once_at(&mut buf[..bytes], offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        match self.machine.life.in_parts {
+            true => write_in_parts(buf, offset, |part, at| self.file()?.write_at(part, at)),
+            false => self.file()?.write_at(buf, offset),
+        }
+    }
+
+    fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        if self.machine.life.in_parts {
+            self.write_at(buf, offset)?;
+        }
+        self.file()?.write_durable_at(buf, offset)
+    }
+
     fn set_len(&self, len: u64) -> io::Result<()> {
         let file = self.file()?;
         match file.set_len(len) {
@@ -213,11 +240,13 @@ impl DiskFile for MachineFile {
     }
 
     fn atomic_unit_bytes(&self) -> u32 {
-        self.file.lock().as_ref().map_or(512, |file| file.atomic_unit_bytes())
+        // Other threads may run within the call.
+        let file = self.file.lock().clone();
+        file.map_or(512, |file| file.atomic_unit_bytes())
     }
 
     onewrite_core::forward_disk_file!(
         this => this.file()?;
-        made, is_unlinked, len, read_once_at, write_at, write_durable_at, sync, sync_from, finish_write_back, seal, has_seal, reserve
+        made, is_unlinked, len, sync, sync_from, finish_write_back, seal, has_seal, reserve
     );
 }

@@ -7,6 +7,7 @@
 //! - [`statements`]: draws SQL.
 //! - [`history`]: runs histories, with `transact`, `overlap`, `events` and `deaths`.
 //! - [`attached`]: runs histories of transactions over several databases.
+//! - [`threads`]: runs histories on threads.
 //! - [`check`]: judges the disk after a crash.
 
 // The two files of a history index several lists at once.
@@ -23,4 +24,5 @@ pub mod plain;
 pub mod print;
 pub mod process;
 pub mod statements;
+pub mod threads;
 mod transact;

@@ -14,8 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use onewrite_core::disk::sim::SplitMix64;
+use onewrite_core::disk::sim::{SplitMix64, under};
 use onewrite_core::{Engine, Error, Instant};
+use parking_lot::Mutex;
 use rusqlite::functions::FunctionFlags;
 use rusqlite::{Connection, OpenFlags, ffi};
 
@@ -44,13 +45,29 @@ pub struct Level {
     engine: Arc<Engine>,
 }
 
+/// A thread's levels; they go to the next one, since SQLite never releases a VFS.
+struct Levels(HashMap<usize, Level>);
+
+static FREE: Mutex<Vec<HashMap<usize, Level>>> = Mutex::new(Vec::new());
+
+impl Drop for Levels {
+    fn drop(&mut self) {
+        FREE.lock().push(std::mem::take(&mut self.0));
+    }
+}
+
 thread_local! {
-    static LEVELS: RefCell<HashMap<usize, Level>> = RefCell::default();
+    static LEVELS: RefCell<Levels> = RefCell::new(Levels(FREE.lock().pop().unwrap_or_default()));
 }
 
 /// This thread's level `depth`.
 pub fn level(depth: usize) -> Level {
-    LEVELS.with_borrow_mut(|levels| levels.entry(depth).or_insert_with(Level::new).clone())
+    LEVELS.with_borrow_mut(|levels| levels.0.entry(depth).or_insert_with(|| under(None, Level::new)).clone())
+}
+
+/// Behind a violation threads may hold on to this thread's levels: it gets others.
+pub fn abandon_levels() {
+    LEVELS.with_borrow_mut(|levels| std::mem::forget(std::mem::take(&mut levels.0)));
 }
 
 impl Level {
@@ -75,12 +92,17 @@ impl Level {
 
     /// Starts a machine; the old one is dead.
     pub fn boot(&self, disk: HookDisk) {
-        self.boot_as(disk, false);
+        self.socket.boot(disk, false, false);
     }
 
     /// The same; its user may only read the files, or write them too.
     pub fn boot_as(&self, disk: HookDisk, only_reads: bool) {
-        self.socket.boot(disk, only_reads);
+        self.socket.boot(disk, only_reads, false);
+    }
+
+    /// The same; its threads see each other's reads and writes in parts.
+    pub fn boot_with_threads(&self, disk: HookDisk, only_reads: bool) {
+        self.socket.boot(disk, only_reads, true);
     }
 
     /// Kills the machine.

@@ -21,39 +21,16 @@ use crate::check::{
 use crate::history::Campaign;
 use crate::hook::{HookDisk, Point};
 use crate::model::{Plan, Room, State, Taste};
+use crate::oracle::Timeline;
 use crate::pager::{Client, Course, Synchronous};
 
 /// Those that several processes can use at a time.
 pub const SCHEMES: [&str; 2] = ["log", "wal-opt"];
 
-/// The oracle.
-#[derive(Clone)]
-struct Known {
-    /// States that may have been committed, oldest first, and whether each is durable once seen.
-    states: Vec<(Arc<State>, bool)>,
-    /// The newest acknowledged or seen.
-    seen: usize,
-    /// The newest state that no power cut may take back.
-    floor: usize,
-}
-
-impl Known {
-    fn from(&self, at: usize) -> Vec<Arc<State>> {
-        self.states[at..].iter().map(|(state, _)| state.clone()).collect()
-    }
-
-    /// A transaction saw it, or was told that it is committed (rule SeenWhenDurable).
-    fn see(&mut self, at: usize) {
-        self.seen = self.seen.max(at);
-        let durable = self.states[..=at].iter().rposition(|(_, durable)| *durable);
-        self.floor = self.floor.max(durable.unwrap_or(0));
-    }
-}
-
 #[derive(Clone)]
 struct Shared {
     setting: Setting,
-    known: Arc<Mutex<Known>>,
+    known: Arc<Mutex<Timeline<Arc<State>>>>,
     found: Arc<Mutex<Option<Violation>>>,
     notes: Option<Arc<Mutex<Vec<String>>>>,
     /// A write or flush fails in this round.
@@ -131,10 +108,9 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     }
     let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
     let setting = Setting { options, taste, counts: counts.clone(), durable: true, wipes: rng.below(4) == 0 };
-    let known = Known { states: vec![(Arc::default(), true)], seen: 0, floor: 0 };
     let shared = Shared {
         setting,
-        known: Arc::new(Mutex::new(known)),
+        known: Arc::new(Mutex::new(Timeline::starting(Arc::default()))),
         found: Arc::default(),
         notes: campaign.trace.then(Arc::default),
         faulty: false,
@@ -293,16 +269,12 @@ impl World {
         self.shared.note(|| if killed { "all die".to_owned() } else { "power goes".to_owned() });
         self.crashed = true;
         if !killed {
-            let mut known = self.shared.known.lock();
-            known.seen = known.floor;
+            self.shared.known.lock().lose_power();
         }
         self.boot(sim);
         self.hire();
         self.act(Worker::look)?;
-        let mut known = self.shared.known.lock();
-        let seen = known.seen;
-        known.states.truncate(seen + 1);
-        known.floor = seen;
+        self.shared.known.lock().settle();
         Ok(())
     }
 

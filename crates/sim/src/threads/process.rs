@@ -16,7 +16,19 @@ use crate::hook::HookDisk;
 pub struct Death;
 
 /// The kernel copies so many bytes at once, and others see them.
-const PART: usize = 4096;
+pub const PART: usize = 4096;
+
+/// Calls `write` for each part of a write.
+pub fn write_in_parts(buf: &[u8], offset: u64, mut write: impl FnMut(&[u8], u64) -> io::Result<()>) -> io::Result<()> {
+    let mut written = 0;
+    while written < buf.len() {
+        let at = offset + written as u64;
+        let end = (written + PART - at as usize % PART).min(buf.len());
+        write(&buf[written..end], at)?;
+        written = end;
+    }
+    Ok(())
+}
 
 #[derive(Default)]
 struct Life {
@@ -183,15 +195,10 @@ impl ProcessFile {
 
     /// Others run between the parts, and the process may die.
     fn write_parts(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        let mut written = 0;
-        while written < buf.len() {
+        write_in_parts(buf, offset, |part, at| {
             self.disk.call()?;
-            let at = offset + written as u64;
-            let end = (written + PART - at as usize % PART).min(buf.len());
-            self.file()?.write_at(&buf[written..end], at)?;
-            written = end;
-        }
-        Ok(())
+            self.file()?.write_at(part, at)
+        })
     }
 }
 

@@ -4,15 +4,17 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use onewrite_core::disk::Disk;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::inspect::layout::slot;
+use onewrite_sim::baton::{self, GoesOn, Program};
 use onewrite_sim::check::{Counts, Violation};
 use onewrite_sim::history::Campaign;
 use onewrite_sim::hook::HookDisk;
 use onewrite_sim::sql::attached;
-use onewrite_sim::sql::check::{Allowed, Setting, check, empty, log_path, path, write_again};
+use onewrite_sim::sql::check::{Allowed, Setting, check, empty, log_path, path, said, write_again};
 use onewrite_sim::sql::history;
 use onewrite_sim::sql::print::print;
 use onewrite_sim::sql::process::{BESIDE, Level, level};
@@ -259,7 +261,7 @@ fn two_files_stay_together_through_a_kill_and_a_power_cut() {
     db.execute_batch("BEGIN IMMEDIATE; INSERT INTO t VALUES (2); INSERT INTO s VALUES (2); COMMIT").unwrap();
     process.halt();
     drop(db);
-    let allowed = Allowed { files: [0, 1].map(|file: usize| vec![before[file], after[file]]), joint: true };
+    let allowed = Allowed { files: [0, 1].map(|file: usize| vec![before[file], after[file]]), pairs: vec![[1, 1]] };
     let broken: Arc<Mutex<Option<Violation>>> = Arc::default();
     for killed in kills.lock().drain(..) {
         let (inner, at_point, allowed) = (broken.clone(), setting.clone(), allowed.clone());
@@ -306,7 +308,7 @@ fn a_streamed_image_that_cannot_be_read_is_not_committed() {
         sim.shorten_nth_read(nth, 503);
         sim.shorten_nth_read(nth + 1, 0);
         failures += u32::from(db.execute_batch("COMMIT").is_err());
-        let allowed = Allowed { files: [0, 1].map(|file: usize| vec![before[file], after[file]]), joint: true };
+        let allowed = Allowed { files: [0, 1].map(|file: usize| vec![before[file], after[file]]), pairs: vec![[1, 1]] };
         let checked = check(&setting, &sim.survive(), &allowed, &allowed, &mut SplitMix64::new(nth), 1, 0);
         assert_eq!(checked.err().map(|v| v.what), None, "read {nth}");
         process.halt();
@@ -415,7 +417,7 @@ fn a_step_aside_that_fails_is_rolled_back_after_a_crash() {
             }
             states.insert(0, before[1]);
         }
-        let allowed = Allowed { files: [vec![after[0]], states], joint: false };
+        let allowed = Allowed { files: [vec![after[0]], states], pairs: Vec::new() };
         for seed in 0..12 {
             let crashed = sim.crash(seed);
             let checked = check(&setting, &crashed, &allowed, &allowed, &mut SplitMix64::new(seed), 1, 0);
@@ -484,7 +486,7 @@ fn a_decision_outlasts_the_close_of_a_log_that_was_set_aside() {
         other.execute_batch("CREATE TABLE t(a)").unwrap();
         db.close().unwrap();
         let prints = [print(&other, "main").unwrap(), print(&side, "main").unwrap()];
-        let allowed = Allowed { files: [vec![empty(), prints[0]], vec![prints[1]]], joint: false };
+        let allowed = Allowed { files: [vec![empty(), prints[0]], vec![prints[1]]], pairs: Vec::new() };
         power_cuts_leave(&allowed, &sim, &setting, &format!("later: {later}"));
     }
 }
@@ -544,6 +546,39 @@ fn connections_that_read_beside_a_writer_may_name_their_settings() {
 
 /// The slot before the newest was older than the page size and led to no record. By the first
 /// record both say the same (rule SlotBeforeReuse), so either may be damaged without loss (I7).
+/// SQLite reads the header once more behind the open, without a lock.
+#[test]
+fn a_connection_that_reads_opens_while_another_process_begins_to_write() {
+    for seed in 0..400 {
+        let processes = [level(0), level(1)];
+        let disk = HookDisk::new(sim(), None);
+        processes.iter().for_each(|process| process.boot_with_threads(disk.clone(), false));
+        let options = setting().options;
+        let writer = processes[0].open(0, &options).unwrap();
+        writer.execute_batch("CREATE TABLE t(a)").unwrap();
+        writer.close().unwrap();
+        let failed: Arc<Mutex<Option<String>>> = Arc::default();
+        let run = |process: usize, mode: &str, sql: &'static str| -> (Program, GoesOn) {
+            let (process, failed) = (processes[process].clone(), failed.clone());
+            let mut options = options.clone();
+            options.push(("mode".to_owned(), mode.to_owned()));
+            let program = move || {
+                let ran = process.open(0, &options).and_then(|db| db.query_row(sql, [], |_| Ok(())));
+                match ran.as_ref().map_err(|e| (e.sqlite_error_code(), said(e))) {
+                    Ok(()) | Err((Some(ErrorCode::DatabaseBusy), _)) => {}
+                    Err((_, why)) => *failed.lock() = Some(why.clone()),
+                }
+            };
+            (Box::new(program), Box::new(|| ()))
+        };
+        let programs =
+            vec![run(0, "rw", "INSERT INTO t VALUES (1) RETURNING a"), run(1, "ro", "SELECT count(*) FROM t")];
+        baton::run(seed, &mut Duration::from_secs(1), programs).unwrap();
+        processes.iter().for_each(Level::halt);
+        assert_eq!(*failed.lock(), None, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_damaged_slot_of_a_young_database_loses_nothing() {
     let (setting, sim, process) = (setting(), sim(), level(0));

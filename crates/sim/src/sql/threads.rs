@@ -1,0 +1,811 @@
+//! Histories of SQL on threads: connections of two to four threads, of one to three processes, use
+//! two databases, and transactions over both. One thread runs at a time, as the baton says.
+
+use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use onewrite_core::Instant;
+use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64, under};
+use parking_lot::Mutex;
+use rusqlite::{Connection, ffi};
+
+use super::check::{Allowed, Setting, check, damage, empty, path, said, stock_reads};
+use super::history::last_row;
+use super::print::{Print, print};
+use super::process::{Level, SCHEMAS, abandon_levels, add_noise, explain, level};
+use super::statements::{self, Shape};
+use crate::baton::{self, GoesOn, Program, alone};
+use crate::check::{Counts, Violation, drawn_disk};
+use crate::history::Campaign;
+use crate::hook::{HookDisk, Point};
+use crate::oracle::Timeline;
+use crate::threads::process::Death;
+
+/// The processes' levels; those of nested checks count from 0.
+const PROCESSES: usize = usize::MAX / 2;
+
+/// The oracle of both databases.
+#[derive(Clone)]
+struct Known {
+    files: [Timeline<Print>; 2],
+    /// Indexes of the states that transactions over both may have led to.
+    pairs: Vec<[usize; 2]>,
+}
+
+/// A transaction's change of a database.
+#[derive(Clone, Copy)]
+struct Change {
+    file: usize,
+    base: usize,
+    next: Print,
+}
+
+impl Known {
+    fn allowed(&self, killed: bool) -> Allowed {
+        let files = [0, 1].map(|file| self.files[file].from(0));
+        let first = [0, 1].map(|file| if killed { self.files[file].seen } else { self.files[file].floor });
+        Allowed { files, pairs: self.pairs.clone() }.from(first)
+    }
+
+    /// From here on the transaction may be permanent. Its writer has each base's successor to
+    /// itself, so no later state was committed. Returns the new states' indexes.
+    fn attempt(&mut self, changes: &[Change], durable: bool) -> Result<Vec<usize>, String> {
+        for change in changes {
+            let timeline = &mut self.files[change.file];
+            timeline.states.truncate(change.base + 1);
+            let is_gone = |pair: &[usize; 2]| pair[change.file] > change.base;
+            let gone: Vec<_> = self.pairs.iter().copied().filter(is_gone).collect();
+            self.pairs.retain(|pair| !is_gone(pair));
+            let other = 1 - change.file;
+            for pair in gone {
+                if self.files[other].seen >= pair[other] {
+                    return Err(format!("a transaction over both is in database {other} alone: {pair:?}"));
+                }
+                self.files[other].states.truncate(pair[other]);
+            }
+        }
+        let own: Vec<usize> = changes.iter().map(|change| self.files[change.file].states.len()).collect();
+        for change in changes {
+            self.files[change.file].states.push((change.next, durable));
+        }
+        if let [first, second] = own[..] {
+            self.pairs.push([first, second]);
+        }
+        Ok(own)
+    }
+
+    /// The last attempt failed, and its writer still has its place.
+    fn withdraw(&mut self, changes: &[Change], own: &[usize]) {
+        for (change, at) in changes.iter().zip(own) {
+            self.files[change.file].states.truncate(*at);
+        }
+        if own.len() > 1 {
+            self.pairs.pop();
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Shared {
+    setting: Setting,
+    known: Arc<Mutex<Known>>,
+    found: Arc<Mutex<Option<Violation>>>,
+    notes: Option<Arc<Mutex<Vec<String>>>>,
+    /// Transactions have numbers, so no two states are equal.
+    stamps: Arc<AtomicU64>,
+    /// A write or flush fails in this round.
+    faulty: bool,
+    /// A thread was told of the failure.
+    struck: Arc<AtomicBool>,
+    /// The user of the last process may not write the files.
+    observes: bool,
+}
+
+impl Shared {
+    fn note(&self, disk: &HookDisk, line: impl FnOnce() -> String) {
+        if let Some(notes) = &self.notes {
+            let operations = under(None, || disk.sim().ops());
+            notes.lock().push(format!("{operations:>6} {}", line()));
+        }
+    }
+}
+
+struct Client {
+    db: Connection,
+    durable: bool,
+    has_side: bool,
+    /// The states that its transaction reads.
+    reading: Option<Vec<usize>>,
+}
+
+impl Client {
+    fn files(&self) -> usize {
+        1 + usize::from(self.has_side)
+    }
+}
+
+/// A thread, with its connection.
+struct Worker {
+    name: usize,
+    process: usize,
+    level: Level,
+    disk: HookDisk,
+    client: Option<Client>,
+    /// Its last open was with `mode=ro`.
+    reads_only: bool,
+    rng: SplitMix64,
+    shared: Shared,
+}
+
+struct World {
+    rng: SplitMix64,
+    disk: HookDisk,
+    shared: Shared,
+    levels: Vec<Level>,
+    workers: Vec<Worker>,
+    now: Duration,
+    hired: usize,
+    every: usize,
+}
+
+type Step = Result<(), String>;
+
+const IMMEDIATE: &str = "BEGIN IMMEDIATE";
+
+/// Runs the history of `seed`.
+pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
+    let mut rng = SplitMix64::new(seed ^ 0x7468);
+    let drawn_scheme = ["log", "log", "log", "wal-opt"][rng.below(4)];
+    let scheme = campaign.scheme.as_deref().unwrap_or(drawn_scheme);
+    let drawn_unit = [512, 4096][rng.below(2)];
+    let config = drawn_disk(&mut rng, campaign.atomic_unit.unwrap_or(drawn_unit), campaign.trace);
+    // Else processes that flush in the same moment depend on more than onewrite promises.
+    let config = SimConfig { tells_each: true, ..config };
+    let shape = Shape {
+        page_bytes: [512, 1024, 2048, 4096][rng.below(4)],
+        page_bytes_max: 4096,
+        auto_vacuum: rng.below(3),
+        bytes_max: 120_000,
+        big_bytes: 40_000 + rng.below(60_000),
+    };
+    let mut options = vec![("scheme", scheme), ("log_size", "256k"), ("busy_ms", ["0", "20", "5000"][rng.below(3)])];
+    options.push(("idle", ["0", "10s"][rng.below(2)]));
+    if rng.below(2) == 0 {
+        options.push(("stream_size", "64k"));
+    }
+    if rng.below(3) == 0 {
+        options.push(("table_size", "64k"));
+    }
+    options.push(("wal", "stock"));
+    let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+    let (durable, sticky, in_page, absorbs) = (true, rng.below(8) == 0, false, false);
+    let setting = Setting { options, shape, counts: counts.clone(), sticky, durable, in_page, absorbs };
+    let count = [1, 1, 2, 3][rng.below(4)];
+    let empty = empty();
+    let known = Known { files: [(); 2].map(|()| Timeline::starting(empty)), pairs: Vec::new() };
+    let shared = Shared {
+        setting,
+        known: Arc::new(Mutex::new(known)),
+        found: Arc::default(),
+        notes: campaign.trace.then(Arc::default),
+        stamps: Arc::default(),
+        faulty: false,
+        struck: Arc::default(),
+        observes: count > 1 && rng.below(4) == 0,
+    };
+    let mut world = World {
+        every: 12 + rng.below(60),
+        rng,
+        disk: HookDisk::new(SimDisk::new(config), None),
+        shared,
+        levels: (0..count).map(|n| level(PROCESSES + n)).collect(),
+        workers: Vec::new(),
+        now: Duration::from_secs(1000),
+        hired: 0,
+    };
+    world.boot(SimDisk::new(config));
+    let rounds = 1 + world.rng.below(campaign.steps.div_ceil(12).max(1));
+    let mut done = world.begin();
+    for _ in 0..rounds {
+        done = done.and_then(|()| world.round());
+    }
+    let done = done.and_then(|()| world.finish());
+    // Behind a violation a destructor may wait for ever.
+    match &done {
+        Err(_) => {
+            std::mem::forget(std::mem::take(&mut world.workers));
+            abandon_levels();
+        }
+        Ok(()) => world.power_off(),
+    }
+    done.map_err(|mut v| {
+        v.what = format!("{} [{:?}, {:?}]", v.what, world.shared.setting.options, world.shared.setting.shape);
+        v.notes = world.shared.notes.map(|notes| notes.lock().clone()).unwrap_or_default();
+        v
+    })
+}
+
+/// Each call of a dead process fails, and all of its locks are granted: a thread of it may wait for
+/// others for ever. It ends in one of its waits, which are in calls that catch that.
+fn end_waits_of_dead(level: Option<Level>) -> GoesOn {
+    let turns = AtomicU64::new(0);
+    Box::new(move || {
+        let is_dead = level.as_ref().is_some_and(|level| !level.is_alive());
+        let turn = if is_dead { turns.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        if turn % TURNS_OF_DEAD == TURNS_OF_DEAD - 1 && !std::thread::panicking() {
+            resume_unwind(Box::new(Death));
+        }
+    })
+}
+
+/// More than a call without a wait for others has.
+const TURNS_OF_DEAD: u64 = 10_000;
+
+impl World {
+    fn bad(&self, what: impl Into<String>) -> Violation {
+        Violation::on(self.disk.sim(), what)
+    }
+
+    fn power_off(&mut self) {
+        self.levels.iter().for_each(Level::halt);
+        let seed = self.rng.next_u64();
+        alone(seed, || self.workers.clear());
+    }
+
+    /// New processes; the old ones are killed.
+    fn boot(&mut self, sim: SimDisk) {
+        self.power_off();
+        self.shared.faulty = false;
+        self.shared.struck = Arc::default();
+        let point = self.crash_points();
+        self.disk = HookDisk::new(sim, Some(point));
+        (0..self.levels.len()).for_each(|process| self.start(process));
+    }
+
+    fn start(&self, process: usize) {
+        let only_reads = self.shared.observes && process + 1 == self.levels.len();
+        self.levels[process].boot_with_threads(self.disk.clone(), only_reads);
+    }
+
+    /// At some operations of a round the disk is checked as a crash would leave it.
+    fn crash_points(&mut self) -> Point {
+        let (shared, every) = (self.shared.clone(), self.every);
+        let mut rng = SplitMix64::new(self.rng.next_u64());
+        Box::new(move |_, inside| {
+            if rng.below(every) > 0 || shared.found.lock().is_some() {
+                return;
+            }
+            let known = shared.known.lock().clone();
+            let (killed, recoveries) = (rng.below(6) == 0, [0, 0, 0, 1][rng.below(4)]);
+            let disk = if killed { inside().survive() } else { inside().crash(rng.next_u64()) };
+            let (allowed, unflushed) = (known.allowed(killed), known.allowed(false));
+            let verdict = check(&shared.setting, &disk, &allowed, &unflushed, &mut rng, 0, recoveries);
+            if let Err(mut v) = verdict {
+                v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
+                if let Some(notes) = &shared.notes {
+                    notes.lock().push(v.what.clone());
+                }
+                v.trace.splice(0..0, inside().trace().iter().map(ToString::to_string));
+                *shared.found.lock() = Some(v);
+            }
+        })
+    }
+
+    fn hire(&mut self, process: usize) {
+        let (name, rng) = (self.hired, SplitMix64::new(self.rng.next_u64()));
+        self.hired += 1;
+        let (level, disk) = (self.levels[process].clone(), self.disk.clone());
+        let (client, reads_only, shared) = (None, false, self.shared.clone());
+        self.workers.push(Worker { name, process, level, disk, client, reads_only, rng, shared });
+    }
+
+    /// One thread makes the tables.
+    fn begin(&mut self) -> Result<(), Violation> {
+        self.hire(0);
+        self.act(Worker::make_tables)
+    }
+
+    /// Some of the workers act, then all go on or all die.
+    fn round(&mut self) -> Result<(), Violation> {
+        while self.workers.len() < 4 && (self.workers.len() < 2 || self.rng.below(3) > 0) {
+            let process = self.rng.below(self.levels.len());
+            self.hire(process);
+        }
+        if self.rng.below(6) == 0 {
+            let op = [Op::Write, Op::WriteDurable, Op::Sync, Op::Sync][self.rng.below(4)];
+            let nth = 1 + self.rng.below(30) as u64;
+            self.disk.sim().fail_nth(op, nth, ErrorKind::Other);
+            self.shared.faulty = true;
+            self.shared.note(&self.disk, || format!("{op:?} {nth} from here fails"));
+        }
+        let steps = 1 + self.rng.below(8);
+        let closes = self.rng.below(6) == 0;
+        self.act(move |worker| {
+            for _ in 0..steps {
+                worker.step()?;
+            }
+            if closes { worker.close() } else { Ok(()) }
+        })?;
+        if self.shared.faulty || self.rng.below(8) == 0 { self.die() } else { Ok(()) }
+    }
+
+    /// Each worker runs `what` on a thread of its own.
+    fn act(&mut self, what: impl Fn(&mut Worker) -> Step + Clone + Send + 'static) -> Result<(), Violation> {
+        let workers: Vec<_> = self.workers.drain(..).map(|worker| Arc::new(Mutex::new(Some(worker)))).collect();
+        let programs = workers.iter().map(|worker| {
+            let (worker, what, shared) = (worker.clone(), what.clone(), self.shared.clone());
+            let level = worker.lock().as_ref().map(|worker| worker.level.clone());
+            let program: Program = Box::new(move || {
+                let Some(mut own) = worker.lock().take() else { return };
+                own.shared = shared;
+                let ended = catch_unwind(AssertUnwindSafe(|| own.run(what)));
+                *worker.lock() = Some(own);
+                match ended {
+                    Err(panic) if !panic.is::<Death>() => resume_unwind(panic),
+                    _ => {}
+                }
+            });
+            (program, end_waits_of_dead(level))
+        });
+        let ended = baton::run(self.rng.next_u64(), &mut self.now, programs.collect());
+        self.workers = workers.iter().filter_map(|worker| worker.lock().take()).collect();
+        if let Some(found) = self.shared.found.lock().take() {
+            return Err(if found.trace.is_empty() { self.bad(found.what) } else { found });
+        }
+        ended.map_err(|what| self.bad(what))?;
+        let dead: Vec<usize> = (0..self.levels.len()).filter(|process| !self.levels[*process].is_alive()).collect();
+        let seed = self.rng.next_u64();
+        alone(seed, || self.workers.retain(|worker| !dead.contains(&worker.process)));
+        dead.into_iter().for_each(|process| self.start(process));
+        Ok(())
+    }
+
+    /// All processes die, and perhaps the power goes; the next process decides for good.
+    fn die(&mut self) -> Result<(), Violation> {
+        let killed = self.rng.below(2) == 0;
+        let sim = self.disk.sim();
+        let sim = if killed { sim.survive() } else { sim.crash(self.rng.next_u64()) };
+        self.shared.note(&self.disk, || if killed { "all die".to_owned() } else { "power goes".to_owned() });
+        if !killed {
+            self.shared.known.lock().files.iter_mut().for_each(Timeline::lose_power);
+        }
+        self.boot(sim);
+        self.hire(0);
+        self.act(Worker::decide)
+    }
+
+    /// All connections close at once. Behind dead processes, and readers, another does.
+    fn finish(&mut self) -> Result<(), Violation> {
+        self.act(Worker::close)?;
+        self.levels.iter().for_each(|level| level.die_after(u64::MAX));
+        let seed = self.rng.next_u64();
+        alone(seed, || self.workers.clear());
+        self.hire(0);
+        self.act(Worker::decide)?;
+        if self.shared.setting.sticky {
+            return Ok(());
+        }
+        let known = self.shared.known.lock().clone();
+        let prints = [0, 1].map(|file| known.files[file].states[known.files[file].seen].0);
+        let beside = level(0);
+        beside.boot(HookDisk::new(self.disk.sim().clone(), None));
+        let read = alone(seed, || stock_reads(&beside, self.disk.sim(), prints));
+        beside.halt();
+        read.map_err(|what| self.bad(format!("after the last close: {what}")))
+    }
+}
+
+/// A connection that only reads recovers nothing.
+fn is_for_writers(error: &rusqlite::Error) -> bool {
+    let said = said(error);
+    matches!(explain(error).0 & 0xff, ffi::SQLITE_CANTOPEN | ffi::SQLITE_READONLY)
+        && ["a read-only connection", "a connection that may write"].iter().any(|words| said.contains(words))
+}
+
+impl Worker {
+    fn run(&mut self, what: impl FnOnce(&mut Worker) -> Step) {
+        let Err(what) = what(self) else { return };
+        self.shared.note(&self.disk, || format!("{} is told: {what}", self.name));
+        let (what, trace, notes) = (format!("thread {}: {what}", self.name), Vec::new(), Vec::new());
+        self.shared.found.lock().get_or_insert(Violation { what, trace, notes });
+    }
+
+    fn step(&mut self) -> Step {
+        let is_over = self.shared.found.lock().is_some() || self.shared.struck.load(Ordering::SeqCst);
+        if is_over || !self.level.is_alive() {
+            return Ok(());
+        }
+        if self.rng.below(30) == 0 {
+            let calls = self.rng.below(200) as u64;
+            self.shared.note(&self.disk, || format!("the process of {} dies after {calls} calls", self.name));
+            self.level.die_after(calls);
+        }
+        match self.rng.below(40) {
+            0..23 => self.write(),
+            23..29 => self.read(),
+            29..31 => self.end(),
+            31..33 => self.run_pragma("onewrite_checkpoint"),
+            33 => {
+                let mode = ["exclusive", "normal"][self.rng.below(2)];
+                self.run_pragma(&format!("locking_mode={mode}"))
+            }
+            34 => self.vacuum(),
+            35..37 => self.look_after(),
+            _ => self.close(),
+        }
+    }
+
+    /// An error that the history expects, or a violation.
+    fn tolerate(&mut self, error: &rusqlite::Error, doing: &str) -> Step {
+        let said = said(error);
+        self.shared.note(&self.disk, || format!("{} {doing}: {said}", self.name));
+        self.abort();
+        let code = explain(error).0 & 0xff;
+        if !self.level.is_alive() || code == ffi::SQLITE_BUSY {
+            return Ok(());
+        }
+        if self.shared.faulty {
+            self.shared.struck.store(true, Ordering::SeqCst);
+            return Ok(());
+        }
+        // As in stock SQLite: the journal of a dead process that stepped aside.
+        let is_hot = explain(error).0 == ffi::SQLITE_READONLY_ROLLBACK && self.reads_only;
+        if is_hot || is_for_writers(error) { Ok(()) } else { Err(format!("{doing}: {said}")) }
+    }
+
+    /// Ends its transaction, whose errors change nothing.
+    fn abort(&mut self) {
+        if let Some(client) = &mut self.client {
+            client.reading = None;
+            if !client.db.is_autocommit() {
+                let _ = client.db.execute_batch("ROLLBACK");
+            }
+        }
+    }
+
+    fn open(&mut self) -> rusqlite::Result<Client> {
+        self.reads_only = (self.shared.observes && self.process > 0) || self.rng.below(8) == 0;
+        let reads_only = self.reads_only;
+        let has_side = self.rng.below(3) > 0;
+        let mut options = self.shared.setting.options.clone();
+        if self.shared.setting.sticky {
+            options.push(("sticky".to_owned(), "1".to_owned()));
+        }
+        if reads_only {
+            options.push(("mode".to_owned(), "ro".to_owned()));
+        }
+        let db = self.level.open(0, &options)?;
+        add_noise(&db)?;
+        if has_side {
+            db.execute("ATTACH ?1 AS side", [self.level.uri(1, &options)]).map_err(|e| match is_for_writers(&e) {
+                // The close of the connection forgets the reason.
+                true => rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None),
+                false => e,
+            })?;
+        }
+        let durable = self.rng.below(4) > 0;
+        let (mode, cache) = (["DELETE", "TRUNCATE", "PERSIST"][self.rng.below(3)], [6, 20, 200][self.rng.below(3)]);
+        for schema in &SCHEMAS[..1 + usize::from(has_side)] {
+            let level = if durable { "FULL" } else { "NORMAL" };
+            db.execute_batch(&format!("PRAGMA {schema}.synchronous={level}; PRAGMA {schema}.cache_size={cache}"))?;
+            if !reads_only {
+                db.execute_batch(&format!("PRAGMA {schema}.journal_mode={mode}"))?;
+                db.execute_batch(&statements::settings(self.shared.setting.shape, schema))?;
+            }
+        }
+        db.execute_batch("PRAGMA temp_store=2")?;
+        self.shared.note(&self.disk, || {
+            let (name, process) = (self.name, self.process);
+            format!(
+                "{name} opens in process {process}: durable {durable}, side {has_side}, {mode}, cache {cache}, only reads {reads_only}"
+            )
+        });
+        Ok(Client { db, durable, has_side, reading: None })
+    }
+
+    /// False if it cannot open.
+    fn has_client(&mut self) -> Result<bool, String> {
+        if self.client.is_none() {
+            match self.open() {
+                Ok(client) => self.client = Some(client),
+                Err(e) => return self.tolerate(&e, "open").map(|()| false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn prints(&self) -> rusqlite::Result<Vec<Print>> {
+        let Some(client) = &self.client else { return Ok(Vec::new()) };
+        SCHEMAS[..client.files()].iter().map(|schema| print(&client.db, schema)).collect()
+    }
+
+    fn execute(&self, sql: &str) -> rusqlite::Result<()> {
+        self.client.as_ref().map_or(Ok(()), |client| client.db.execute_batch(sql))
+    }
+
+    fn make_tables(&mut self) -> Step {
+        for file in 0..2 {
+            let setting = &self.shared.setting;
+            let made = self.level.open(file, &setting.options).and_then(|db| {
+                db.execute_batch(&statements::settings(setting.shape, "main"))?;
+                let all = statements::schema("main").join("; ");
+                db.execute_batch(&format!("BEGIN IMMEDIATE; {all}; INSERT INTO t VALUES (1000, 'stamp', NULL)"))?;
+                let next = print(&db, "main")?;
+                let own = self.shared.known.lock().attempt(&[Change { file, base: 0, next }], true);
+                db.execute_batch("COMMIT")?;
+                self.shared.known.lock().files[file].see(own.map_or(0, |own| own[0]));
+                db.close().map_err(|(_, e)| e)
+            });
+            if let Err(e) = made {
+                return Err(format!("making tables: {}", said(&e)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Behind a crash: the states that it reads are the ones.
+    fn decide(&mut self) -> Step {
+        let from = self.shared.known.lock().allowed(true);
+        let mut prints = [empty(); 2];
+        for file in 0..2 {
+            if self.disk.sim().snapshot_file(&path(file)).is_none() {
+                continue;
+            }
+            let seen = self.level.open(file, &self.shared.setting.options).and_then(|db| {
+                let seen = print(&db, "main")?;
+                db.close().map_err(|(_, e)| e)?;
+                Ok(seen)
+            });
+            prints[file] = seen.map_err(|e| format!("it cannot decide: {}", said(&e)))?;
+        }
+        let found = from.find(prints)?;
+        let mut known = self.shared.known.lock();
+        for file in 0..2 {
+            let seen = known.files[file].seen + found[file];
+            known.files[file].see(seen);
+            known.files[file].settle();
+        }
+        known.pairs.clear();
+        self.shared.note(&self.disk, || format!("{} finds {:?}", self.name, [0, 1].map(|file| known.files[file].seen)));
+        Ok(())
+    }
+
+    fn end(&mut self) -> Step {
+        let Some(client) = self.client.as_mut().filter(|client| client.reading.is_some()) else { return Ok(()) };
+        client.reading = None;
+        match client.db.execute_batch("COMMIT") {
+            Ok(()) => Ok(()),
+            Err(e) => self.tolerate(&e, "end of a read"),
+        }
+    }
+
+    fn close(&mut self) -> Step {
+        self.end()?;
+        self.abort();
+        let Some(client) = self.client.take() else { return Ok(()) };
+        let closed = client.db.close();
+        self.shared.note(&self.disk, || format!("{} closes: {}", self.name, closed.is_ok()));
+        match closed {
+            Ok(()) => Ok(()),
+            Err((_, e)) => self.tolerate(&e, "close"),
+        }
+    }
+
+    /// The thread for idle databases, or the end of a program that does not close.
+    fn look_after(&mut self) -> Step {
+        self.end()?;
+        let failed = Mutex::new(None);
+        let tell = |_: &std::path::Path, e: &onewrite_core::Error| *failed.lock() = Some(format!("{e} ({e:?})"));
+        match self.rng.below(3) {
+            0 => self.level.rest(tell),
+            _ => self.level.look_after(Instant::now() + Duration::from_secs(20 * self.rng.below(2) as u64), tell),
+        }
+        self.shared.note(&self.disk, || format!("{} looks after its process", self.name));
+        match failed.into_inner() {
+            Some(what) if self.level.is_alive() && !self.shared.faulty => Err(format!("at rest: {what}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn run_pragma(&mut self, sql: &str) -> Step {
+        if !self.has_client()? {
+            return Ok(());
+        }
+        let Some(client) = self.client.as_ref().filter(|_| !self.reads_only) else { return Ok(()) };
+        let sql = format!("PRAGMA {}.{sql}", SCHEMAS[self.rng.below(client.files())]);
+        let done = last_row(&client.db, &sql);
+        self.shared.note(&self.disk, || format!("{} runs {sql}: {done:?}", self.name));
+        match done {
+            Ok(_) => Ok(()),
+            Err(e) => self.tolerate(&e, &sql),
+        }
+    }
+
+    fn vacuum(&mut self) -> Step {
+        self.end()?;
+        if !self.has_client()? || self.reads_only {
+            return Ok(());
+        }
+        let page_bytes = [512, 1024, 2048, 4096][self.rng.below(4)];
+        let sql = match self.rng.below(3) {
+            0 => "VACUUM".to_owned(),
+            _ => format!("PRAGMA page_size={page_bytes}; VACUUM"),
+        };
+        let done = self.execute(&sql);
+        self.shared.note(&self.disk, || format!("{} runs {sql}: {done:?}", self.name));
+        match done {
+            Ok(()) => Ok(()),
+            Err(e) => self.tolerate(&e, "vacuum"),
+        }
+    }
+
+    /// Reads both databases, in its transaction if it has one.
+    fn read(&mut self) -> Step {
+        self.read_behind("BEGIN").map(|_| ())
+    }
+
+    /// False where that fails.
+    fn read_behind(&mut self, begin: &str) -> Result<bool, String> {
+        if !self.has_client()? {
+            return Ok(false);
+        }
+        let from: Vec<usize> = self.shared.known.lock().files.iter().map(|file| file.seen).collect();
+        let pinned = self.client.as_ref().and_then(|client| client.reading.clone());
+        let begun = if pinned.is_none() { self.execute(begin) } else { Ok(()) };
+        let prints = match begun.and_then(|()| self.prints()) {
+            Ok(prints) => prints,
+            Err(e) => return self.tolerate(&e, "read").map(|()| false),
+        };
+        let mut known = self.shared.known.lock();
+        let mut found = Vec::new();
+        for (file, seen) in prints.iter().enumerate() {
+            let timeline = &mut known.files[file];
+            let at = timeline.states.iter().rposition(|(state, _)| state == seen);
+            let expected = pinned.as_ref().map_or(from[file].., |pinned| pinned[file]..);
+            let Some(at) = at.filter(|at| expected.contains(at)) else {
+                // A dead process reads nothing.
+                if !self.level.is_alive() {
+                    return Ok(false);
+                }
+                let (states, at) = (timeline.from(from[file]), from[file]);
+                return Err(format!(
+                    "{} is {seen:?} ({begin}, {pinned:?}), of none of {states:?} from {at}",
+                    SCHEMAS[file]
+                ));
+            };
+            if pinned.as_ref().is_some_and(|pinned| pinned[file] != at) {
+                return Err(format!(
+                    "a snapshot changed from state {} to {at}",
+                    pinned.as_ref().map_or(0, |p| p[file])
+                ));
+            }
+            // With its lock to write, a transaction reads what may not be durable until it ends.
+            if begin != IMMEDIATE || pinned.is_some() {
+                timeline.see(at);
+            }
+            found.push(at);
+        }
+        drop(known);
+        self.shared.note(&self.disk, || format!("{} reads states {found:?} behind {begin}", self.name));
+        if let Some(client) = &mut self.client {
+            client.reading = Some(found);
+        }
+        if self.rng.below(8) == 0 { self.check_indexes() } else { Ok(true) }
+    }
+
+    fn check_indexes(&mut self) -> Result<bool, String> {
+        let Some(client) = &self.client else { return Ok(false) };
+        for schema in &SCHEMAS[..client.files()] {
+            match damage(&client.db, schema) {
+                Ok(None) => {}
+                // integrity_check reports an unreadable page as damage.
+                Ok(Some(_)) if !self.level.is_alive() || self.shared.faulty => return Ok(true),
+                Ok(Some(damage)) => return Err(format!("integrity_check of {schema}: {damage}")),
+                Err(e) => return self.tolerate(&e, "integrity_check").map(|()| false),
+            }
+        }
+        Ok(true)
+    }
+
+    fn draw_statements(&mut self, files: &[usize]) -> Vec<String> {
+        let setting = &self.shared.setting;
+        let size = |file: usize| self.disk.sim().snapshot_file(&path(file)).map_or(0, |bytes| bytes.len());
+        let large: Vec<usize> = files.iter().copied().filter(|file| size(*file) > setting.shape.bytes_max).collect();
+        if !large.is_empty() {
+            return large.iter().flat_map(|file| statements::shrink(SCHEMAS[*file])).collect();
+        }
+        let schemas: Vec<&str> = files.iter().map(|file| SCHEMAS[*file]).collect();
+        statements::transaction(setting.shape, &schemas, &mut self.rng)
+    }
+
+    fn write(&mut self) -> Step {
+        if self.rng.below(4) > 0 {
+            self.end()?;
+        }
+        if !self.has_client()? {
+            return Ok(());
+        }
+        if self.reads_only {
+            return self.read();
+        }
+        let begin = ["BEGIN", IMMEDIATE][self.rng.below(2)];
+        if !self.read_behind(begin)? {
+            return Ok(());
+        }
+        let Some(client) = &self.client else { return Ok(()) };
+        let files = match self.rng.below(4) {
+            _ if !client.has_side => vec![0],
+            0 => vec![0],
+            1 => vec![1],
+            _ => vec![0, 1],
+        };
+        let bases = client.reading.clone().unwrap_or_default();
+        let all = self.draw_statements(&files);
+        self.shared.note(&self.disk, || format!("{} writes {files:?} on {bases:?}: {}", self.name, all.join("; ")));
+        for sql in &all {
+            match self.execute(sql) {
+                Ok(()) => {}
+                Err(e) if explain(&e).0 & 0xff == ffi::SQLITE_CONSTRAINT => {}
+                Err(e) => return self.tolerate(&e, sql),
+            }
+        }
+        for file in &files {
+            let stamp = self.shared.stamps.fetch_add(1, Ordering::SeqCst);
+            let sql = format!("INSERT OR REPLACE INTO {}.t VALUES (1000, 'stamp {stamp}', NULL)", SCHEMAS[*file]);
+            if let Err(e) = self.execute(&sql) {
+                return self.tolerate(&e, "stamp");
+            }
+        }
+        let prints = match self.prints() {
+            Ok(prints) => prints,
+            Err(e) => return self.tolerate(&e, "read of a transaction's own"),
+        };
+        if self.rng.below(8) == 0 && !self.check_indexes()? {
+            return Ok(());
+        }
+        if self.rng.below(8) == 0 {
+            self.abort();
+            return Ok(());
+        }
+        let changes: Vec<Change> =
+            files.iter().map(|file| Change { file: *file, base: bases[*file], next: prints[*file] }).collect();
+        self.commit(&changes)
+    }
+
+    fn commit(&mut self, changes: &[Change]) -> Step {
+        let Some(client) = &mut self.client else { return Ok(()) };
+        let read = client.reading.take().unwrap_or_default();
+        let (stale, own) = {
+            let mut known = self.shared.known.lock();
+            let stale = changes.iter().any(|change| change.base < known.files[change.file].seen);
+            // A dead process may believe that it has the writer's place.
+            if !self.level.is_alive() {
+                return Ok(());
+            }
+            (stale, if stale { Vec::new() } else { known.attempt(changes, client.durable)? })
+        };
+        self.shared.note(&self.disk, || format!("{} may commit states {own:?}", self.name));
+        let done = client.db.execute_batch("COMMIT");
+        self.shared.note(&self.disk, || format!("{} commits: {done:?}", self.name));
+        match done {
+            Ok(()) if !self.level.is_alive() => Ok(()),
+            Ok(()) if stale => Err("a stale snapshot was written on".to_owned()),
+            Ok(()) => {
+                let mut known = self.shared.known.lock();
+                read.iter().enumerate().for_each(|(file, at)| known.files[file].see(*at));
+                changes.iter().zip(&own).for_each(|(change, at)| known.files[change.file].see(*at));
+                self.shared.setting.counts.commits.fetch_add(1, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(e) => {
+                if explain(&e).0 & 0xff == ffi::SQLITE_BUSY && !self.shared.faulty && self.level.is_alive() && !stale {
+                    self.shared.known.lock().withdraw(changes, &own);
+                }
+                self.tolerate(&e, "commit")
+            }
+        }
+    }
+}

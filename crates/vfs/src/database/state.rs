@@ -426,8 +426,11 @@ impl MainFileState {
             }
             None => {
                 let rc = self.forward()?.read(buf, offset);
+                // Behind the open SQLite reads the header without a lock; the first lock looks.
+                let is_early = self.level == LockLevel::None && buf.len() == HEADER_BYTES;
                 if self.conn.is_none()
                     && offset == 0
+                    && !is_early
                     && buf.get(..HEADER_BYTES).is_some_and(|header| mark(header).is_some())
                 {
                     let why = self.left.as_deref().map_or_else(|| MARKED.to_owned(), marked_elsewhere);

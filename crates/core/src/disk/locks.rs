@@ -124,19 +124,15 @@ pub fn release_pending(home: &dyn DiskFile) -> Result<()> {
     home.unlock(PENDING, 2).context(what)
 }
 
-/// False, with SHARED kept, if another reads or writes.
+/// False, with SHARED kept, if another reads or writes. As in SQLite, RESERVED comes last: beside
+/// it, others take a dead writer's journal for that of a living one, and read what it left.
 pub fn exclusive(home: &dyn DiskFile) -> Result<bool> {
-    let got = reserve(home)? && exclusive_from_reserved(home, Duration::ZERO)?;
-    or_unreserved(home, got)
+    Ok(exclusive_from_reserved(home, Duration::ZERO)? && reserve(home)?)
 }
 
 /// The same from [`in_use`], without PENDING: stock SQLite takes it for a moment as it is kept out.
 pub fn exclusive_in_use(home: &dyn DiskFile) -> Result<bool> {
     let got = reserve(home)? && alone_from_reserved(home, Duration::ZERO)?;
-    or_unreserved(home, got)
-}
-
-fn or_unreserved(home: &dyn DiskFile, got: bool) -> Result<bool> {
     if got { Ok(true) } else { unreserve(home).map(|()| false) }
 }
 

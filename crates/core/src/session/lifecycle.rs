@@ -69,7 +69,8 @@ impl Database {
                 return Ok(true);
             }
             let home = &*self.home;
-            let mine = keeps_out && locks::reserve(home)? && locks::pending(home)?;
+            // Without RESERVED, as in `locks::exclusive`.
+            let mine = keeps_out && !locks::is_reserved(home)? && locks::pending(home)?;
             let left = match mine || !keeps_out {
                 true => !locks::has_others(home)?,
                 false => self.read_mark()?.is_some(),

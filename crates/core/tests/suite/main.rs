@@ -6,6 +6,7 @@ mod common;
 mod concurrent_crashes;
 mod first_writer;
 mod group_crashes;
+mod hot_journal;
 mod in_page;
 mod in_page_size;
 mod in_page_threads;

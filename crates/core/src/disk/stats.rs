@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::disk::DiskFile;
+use crate::disk::sync::Mutex;
 
 /// Since this process opened the database.
 #[derive(Default, Debug)]
@@ -114,22 +115,28 @@ impl Stats {
     }
 }
 
-/// Counts writes and flushes.
+/// Counts writes and flushes. An open file is told of a failure once: another thread's flush, at
+/// the same moment or later, fails as well (rule Poisons).
 pub struct CountedFile {
     file: Arc<dyn DiskFile>,
     stats: Arc<Stats>,
+    has_failed: Mutex<bool>,
 }
 
 impl CountedFile {
     pub fn wrap(file: Arc<dyn DiskFile>, stats: Arc<Stats>) -> Arc<dyn DiskFile> {
-        Arc::new(CountedFile { file, stats })
+        Arc::new(CountedFile { file, stats, has_failed: Mutex::default() })
     }
-}
 
-impl CountedFile {
-    fn count_sync(&self) {
+    fn flush(&self, flush: impl FnOnce(&dyn DiskFile) -> io::Result<()>) -> io::Result<()> {
         Stats::add(&self.stats.flushes, 1);
-        Stats::add(&self.stats.syncs, 1);
+        let mut has_failed = self.has_failed.lock();
+        if *has_failed {
+            return Err(io::Error::other("a flush before it failed"));
+        }
+        let flushed = flush(&*self.file);
+        *has_failed = flushed.is_err();
+        flushed
     }
 }
 
@@ -143,18 +150,17 @@ impl DiskFile for CountedFile {
     fn write_durable_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         Stats::add(&self.stats.writes, 1);
         Stats::add(&self.stats.write_bytes, buf.len() as u64);
-        Stats::add(&self.stats.flushes, 1);
-        self.file.write_durable_at(buf, offset)
+        self.flush(|file| file.write_durable_at(buf, offset))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.count_sync();
-        self.file.sync()
+        Stats::add(&self.stats.syncs, 1);
+        self.flush(|file| file.sync())
     }
 
     fn sync_from(&self, from: u64) -> io::Result<()> {
-        self.count_sync();
-        self.file.sync_from(from)
+        Stats::add(&self.stats.syncs, 1);
+        self.flush(|file| file.sync_from(from))
     }
 
     crate::forward_disk_file!(
@@ -166,7 +172,35 @@ impl DiskFile for CountedFile {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::disk::sim::{Op, SimConfig, SimDisk};
+    use crate::disk::{Disk, OpenMode};
+
+    /// The disk tells of it once, the thread that asked first.
+    #[test]
+    fn a_flush_behind_a_failed_one_fails() {
+        let disk = SimDisk::new(SimConfig::default());
+        let open = || {
+            let file = disk.open(Path::new("/f"), OpenMode::Create).unwrap();
+            CountedFile::wrap(file, Arc::default())
+        };
+        for fails in [Op::Sync, Op::WriteDurable] {
+            let file = open();
+            file.write_at(b"1", 0).unwrap();
+            disk.fail_nth(fails, 1, io::ErrorKind::Other);
+            let flush = |fails| match fails {
+                Op::Sync => file.sync(),
+                _ => file.write_durable_at(b"2", 0),
+            };
+            flush(fails).unwrap_err();
+            for fails in [Op::Sync, Op::WriteDurable] {
+                flush(fails).unwrap_err();
+            }
+            open().sync().unwrap();
+        }
+    }
 
     #[test]
     fn everything_told_has_a_unit() {

@@ -8,20 +8,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use onewrite_core::Instant;
+use onewrite_core::disk::Disk;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64, under};
+use onewrite_core::inspect::home::mark;
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
-use super::check::{Allowed, Setting, check, damage, empty, path, said, stock_reads};
+use super::check::{Allowed, Setting, check, damage, empty, log_path, path, said, stock_reads};
 use super::history::last_row;
 use super::print::{Print, print};
 use super::process::{Level, SCHEMAS, abandon_levels, add_noise, explain, level};
 use super::statements::{self, Shape};
 use crate::baton::{self, GoesOn, Program, alone};
-use crate::check::{Counts, Violation, drawn_disk};
+use crate::check::{Counts, ROOMY, Violation, drawn_disk};
 use crate::history::Campaign;
 use crate::hook::{HookDisk, Point};
 use crate::oracle::Timeline;
+use crate::pager::Synchronous;
 use crate::threads::process::Death;
 
 /// The processes' levels; those of nested checks count from 0.
@@ -77,8 +80,15 @@ impl Known {
         Ok(own)
     }
 
-    /// The last attempt failed, and its writer still has its place.
+    /// The attempt failed. Another may have followed, where SQLite gave its place back at once.
     fn withdraw(&mut self, changes: &[Change], own: &[usize]) {
+        let is_last = |(change, at): (&Change, &usize)| {
+            let states = &self.files[change.file].states;
+            states.len() == at + 1 && states[*at].0 == change.next
+        };
+        if !changes.iter().zip(own).all(is_last) {
+            return;
+        }
         for (change, at) in changes.iter().zip(own) {
             self.files[change.file].states.truncate(*at);
         }
@@ -94,20 +104,27 @@ struct Shared {
     known: Arc<Mutex<Known>>,
     found: Arc<Mutex<Option<Violation>>>,
     notes: Option<Arc<Mutex<Vec<String>>>>,
+    sim: SimDisk,
     /// Transactions have numbers, so no two states are equal.
     stamps: Arc<AtomicU64>,
     /// A write or flush fails in this round.
     faulty: bool,
+    /// The disk is full in this round.
+    full: bool,
     /// A thread was told of the failure.
     struck: Arc<AtomicBool>,
+    /// Another program has removed a log in this round.
+    lost: Arc<AtomicBool>,
     /// The user of the last process may not write the files.
     observes: bool,
+    /// Another program removes logs.
+    loses: bool,
 }
 
 impl Shared {
-    fn note(&self, disk: &HookDisk, line: impl FnOnce() -> String) {
+    fn note(&self, line: impl FnOnce() -> String) {
         if let Some(notes) = &self.notes {
-            let operations = under(None, || disk.sim().ops());
+            let operations = under(None, || self.sim.ops());
             notes.lock().push(format!("{operations:>6} {}", line()));
         }
     }
@@ -115,13 +132,20 @@ impl Shared {
 
 struct Client {
     db: Connection,
-    durable: bool,
+    synchronous: Synchronous,
+    /// `journal_mode=MEMORY`.
+    journal_in_memory: bool,
     has_side: bool,
     /// The states that its transaction reads.
     reading: Option<Vec<usize>>,
 }
 
 impl Client {
+    /// Beside the log SQLite's own rules hold: no promise under OFF, or with a journal in memory.
+    fn may_step_aside(&self) -> bool {
+        self.synchronous != Synchronous::Off && !self.journal_in_memory
+    }
+
     fn files(&self) -> usize {
         1 + usize::from(self.has_side)
     }
@@ -132,6 +156,8 @@ struct Worker {
     name: usize,
     process: usize,
     level: Level,
+    /// All processes.
+    all: Vec<Level>,
     disk: HookDisk,
     client: Option<Client>,
     /// Its last open was with `mode=ro`.
@@ -155,13 +181,12 @@ type Step = Result<(), String>;
 
 const IMMEDIATE: &str = "BEGIN IMMEDIATE";
 
-/// Runs the history of `seed`.
-pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
-    let mut rng = SplitMix64::new(seed ^ 0x7468);
+/// The disk and the settings of a history.
+fn draw_setting(rng: &mut SplitMix64, campaign: &Campaign, counts: &Arc<Counts>) -> (SimConfig, Setting) {
     let drawn_scheme = ["log", "log", "log", "wal-opt"][rng.below(4)];
     let scheme = campaign.scheme.as_deref().unwrap_or(drawn_scheme);
     let drawn_unit = [512, 4096][rng.below(2)];
-    let config = drawn_disk(&mut rng, campaign.atomic_unit.unwrap_or(drawn_unit), campaign.trace);
+    let config = drawn_disk(rng, campaign.atomic_unit.unwrap_or(drawn_unit), campaign.trace);
     // Else processes that flush in the same moment depend on more than onewrite promises.
     let config = SimConfig { tells_each: true, ..config };
     let shape = Shape {
@@ -182,7 +207,13 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     options.push(("wal", "stock"));
     let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
     let (durable, sticky, in_page, absorbs) = (true, rng.below(8) == 0, false, false);
-    let setting = Setting { options, shape, counts: counts.clone(), sticky, durable, in_page, absorbs };
+    (config, Setting { options, shape, counts: counts.clone(), sticky, durable, in_page, absorbs })
+}
+
+/// Runs the history of `seed`.
+pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
+    let mut rng = SplitMix64::new(seed ^ 0x7468);
+    let (config, setting) = draw_setting(&mut rng, campaign, counts);
     let count = [1, 1, 2, 3][rng.below(4)];
     let empty = empty();
     let known = Known { files: [(); 2].map(|()| Timeline::starting(empty)), pairs: Vec::new() };
@@ -191,10 +222,14 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         known: Arc::new(Mutex::new(known)),
         found: Arc::default(),
         notes: campaign.trace.then(Arc::default),
+        sim: SimDisk::new(config),
         stamps: Arc::default(),
         faulty: false,
+        full: false,
         struck: Arc::default(),
+        lost: Arc::default(),
         observes: count > 1 && rng.below(4) == 0,
+        loses: rng.below(4) == 0,
     };
     let mut world = World {
         every: 12 + rng.below(60),
@@ -260,6 +295,7 @@ impl World {
         self.power_off();
         self.shared.faulty = false;
         self.shared.struck = Arc::default();
+        self.shared.sim = sim.clone();
         let point = self.crash_points();
         self.disk = HookDisk::new(sim, Some(point));
         (0..self.levels.len()).for_each(|process| self.start(process));
@@ -275,7 +311,9 @@ impl World {
         let (shared, every) = (self.shared.clone(), self.every);
         let mut rng = SplitMix64::new(self.rng.next_u64());
         Box::new(move |_, inside| {
-            if rng.below(every) > 0 || shared.found.lock().is_some() {
+            // Until a new log is there, a death leaves a home without one (rule LostLogReplaced).
+            let is_lost = shared.lost.load(Ordering::SeqCst);
+            if rng.below(every) > 0 || shared.found.lock().is_some() || is_lost {
                 return;
             }
             let known = shared.known.lock().clone();
@@ -285,9 +323,7 @@ impl World {
             let verdict = check(&shared.setting, &disk, &allowed, &unflushed, &mut rng, 0, recoveries);
             if let Err(mut v) = verdict {
                 v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
-                if let Some(notes) = &shared.notes {
-                    notes.lock().push(v.what.clone());
-                }
+                shared.note(|| v.what.clone());
                 v.trace.splice(0..0, inside().trace().iter().map(ToString::to_string));
                 *shared.found.lock() = Some(v);
             }
@@ -299,7 +335,8 @@ impl World {
         self.hired += 1;
         let (level, disk) = (self.levels[process].clone(), self.disk.clone());
         let (client, reads_only, shared) = (None, false, self.shared.clone());
-        self.workers.push(Worker { name, process, level, disk, client, reads_only, rng, shared });
+        let all = self.levels.clone();
+        self.workers.push(Worker { name, process, level, all, disk, client, reads_only, rng, shared });
     }
 
     /// One thread makes the tables.
@@ -319,8 +356,13 @@ impl World {
             let nth = 1 + self.rng.below(30) as u64;
             self.disk.sim().fail_nth(op, nth, ErrorKind::Other);
             self.shared.faulty = true;
-            self.shared.note(&self.disk, || format!("{op:?} {nth} from here fails"));
+            self.shared.note(|| format!("{op:?} {nth} from here fails"));
         }
+        self.shared.full = !self.shared.faulty && self.rng.below(6) == 0;
+        let sim = self.disk.sim();
+        let used: u64 = sim.paths().iter().map(|path| sim.snapshot_file(path).map_or(0, |b| b.len() as u64)).sum();
+        let room = self.rng.below(80_000) as u64;
+        sim.set_capacity(if self.shared.full { used + room } else { ROOMY });
         let steps = 1 + self.rng.below(8);
         let closes = self.rng.below(6) == 0;
         self.act(move |worker| {
@@ -329,6 +371,11 @@ impl World {
             }
             if closes { worker.close() } else { Ok(()) }
         })?;
+        self.shared.full = false;
+        self.disk.sim().set_capacity(ROOMY);
+        if self.shared.lost.load(Ordering::SeqCst) {
+            return self.close_behind_loss();
+        }
         if self.shared.faulty || self.rng.below(8) == 0 { self.die() } else { Ok(()) }
     }
 
@@ -363,16 +410,35 @@ impl World {
         Ok(())
     }
 
+    /// All connections end their transactions and close, so that a new log can be made.
+    fn close_behind_loss(&mut self) -> Result<(), Violation> {
+        self.act(|worker| {
+            worker.abort();
+            Ok(())
+        })?;
+        self.act(Worker::close)?;
+        self.shared.lost.store(false, Ordering::SeqCst);
+        self.decide()
+    }
+
     /// All processes die, and perhaps the power goes; the next process decides for good.
     fn die(&mut self) -> Result<(), Violation> {
         let killed = self.rng.below(2) == 0;
         let sim = self.disk.sim();
         let sim = if killed { sim.survive() } else { sim.crash(self.rng.next_u64()) };
-        self.shared.note(&self.disk, || if killed { "all die".to_owned() } else { "power goes".to_owned() });
+        self.shared.note(|| if killed { "all die".to_owned() } else { "power goes".to_owned() });
         if !killed {
             self.shared.known.lock().files.iter_mut().for_each(Timeline::lose_power);
         }
         self.boot(sim);
+        self.decide()
+    }
+
+    /// A process that may write looks, alone.
+    fn decide(&mut self) -> Result<(), Violation> {
+        self.levels.iter().for_each(|level| level.die_after(u64::MAX));
+        let seed = self.rng.next_u64();
+        alone(seed, || self.workers.clear());
         self.hire(0);
         self.act(Worker::decide)
     }
@@ -380,11 +446,7 @@ impl World {
     /// All connections close at once. Behind dead processes, and readers, another does.
     fn finish(&mut self) -> Result<(), Violation> {
         self.act(Worker::close)?;
-        self.levels.iter().for_each(|level| level.die_after(u64::MAX));
-        let seed = self.rng.next_u64();
-        alone(seed, || self.workers.clear());
-        self.hire(0);
-        self.act(Worker::decide)?;
+        self.decide()?;
         if self.shared.setting.sticky {
             return Ok(());
         }
@@ -392,7 +454,7 @@ impl World {
         let prints = [0, 1].map(|file| known.files[file].states[known.files[file].seen].0);
         let beside = level(0);
         beside.boot(HookDisk::new(self.disk.sim().clone(), None));
-        let read = alone(seed, || stock_reads(&beside, self.disk.sim(), prints));
+        let read = alone(self.rng.next_u64(), || stock_reads(&beside, self.disk.sim(), prints));
         beside.halt();
         read.map_err(|what| self.bad(format!("after the last close: {what}")))
     }
@@ -408,7 +470,7 @@ fn is_for_writers(error: &rusqlite::Error) -> bool {
 impl Worker {
     fn run(&mut self, what: impl FnOnce(&mut Worker) -> Step) {
         let Err(what) = what(self) else { return };
-        self.shared.note(&self.disk, || format!("{} is told: {what}", self.name));
+        self.shared.note(|| format!("{} is told: {what}", self.name));
         let (what, trace, notes) = (format!("thread {}: {what}", self.name), Vec::new(), Vec::new());
         self.shared.found.lock().get_or_insert(Violation { what, trace, notes });
     }
@@ -418,22 +480,23 @@ impl Worker {
         if is_over || !self.level.is_alive() {
             return Ok(());
         }
-        if self.rng.below(30) == 0 {
+        if self.rng.below(30) == 0 && !self.shared.lost.load(Ordering::SeqCst) {
             let calls = self.rng.below(200) as u64;
-            self.shared.note(&self.disk, || format!("the process of {} dies after {calls} calls", self.name));
+            self.shared.note(|| format!("the process of {} dies after {calls} calls", self.name));
             self.level.die_after(calls);
         }
-        match self.rng.below(40) {
+        match self.rng.below(41) {
             0..23 => self.write(),
             23..29 => self.read(),
             29..31 => self.end(),
             31..33 => self.run_pragma("onewrite_checkpoint"),
             33 => {
                 let mode = ["exclusive", "normal"][self.rng.below(2)];
-                self.run_pragma(&format!("locking_mode={mode}"))
+                self.change_locking(mode)
             }
             34 => self.vacuum(),
             35..37 => self.look_after(),
+            37 => self.lose_log(),
             _ => self.close(),
         }
     }
@@ -441,10 +504,12 @@ impl Worker {
     /// An error that the history expects, or a violation.
     fn tolerate(&mut self, error: &rusqlite::Error, doing: &str) -> Step {
         let said = said(error);
-        self.shared.note(&self.disk, || format!("{} {doing}: {said}", self.name));
+        self.shared.note(|| format!("{} {doing}: {said}", self.name));
         self.abort();
         let code = explain(error).0 & 0xff;
-        if !self.level.is_alive() || code == ffi::SQLITE_BUSY {
+        let is_full = self.shared.full && code == ffi::SQLITE_FULL;
+        let is_lost = self.shared.lost.load(Ordering::SeqCst);
+        if !self.level.is_alive() || code == ffi::SQLITE_BUSY || is_full || is_lost {
             return Ok(());
         }
         if self.shared.faulty {
@@ -486,10 +551,12 @@ impl Worker {
                 false => e,
             })?;
         }
-        let durable = self.rng.below(4) > 0;
-        let (mode, cache) = (["DELETE", "TRUNCATE", "PERSIST"][self.rng.below(3)], [6, 20, 200][self.rng.below(3)]);
+        let drawn = [Synchronous::Full, Synchronous::Full, Synchronous::Full, Synchronous::Normal, Synchronous::Off];
+        let synchronous = drawn[self.rng.below(drawn.len())];
+        let mode = ["DELETE", "TRUNCATE", "PERSIST", "MEMORY"][self.rng.below(4)];
+        let cache = [6, 20, 200][self.rng.below(3)];
         for schema in &SCHEMAS[..1 + usize::from(has_side)] {
-            let level = if durable { "FULL" } else { "NORMAL" };
+            let level = [0, 1, 2][synchronous as usize];
             db.execute_batch(&format!("PRAGMA {schema}.synchronous={level}; PRAGMA {schema}.cache_size={cache}"))?;
             if !reads_only {
                 db.execute_batch(&format!("PRAGMA {schema}.journal_mode={mode}"))?;
@@ -497,13 +564,14 @@ impl Worker {
             }
         }
         db.execute_batch("PRAGMA temp_store=2")?;
-        self.shared.note(&self.disk, || {
+        self.shared.note(|| {
             let (name, process) = (self.name, self.process);
             format!(
-                "{name} opens in process {process}: durable {durable}, side {has_side}, {mode}, cache {cache}, only reads {reads_only}"
+                "{name} opens in process {process}: {synchronous:?}, side {has_side}, {mode}, cache {cache}, only reads {reads_only}"
             )
         });
-        Ok(Client { db, durable, has_side, reading: None })
+        let journal_in_memory = mode == "MEMORY";
+        Ok(Client { db, synchronous, journal_in_memory, has_side, reading: None })
     }
 
     /// False if it cannot open.
@@ -569,7 +637,7 @@ impl Worker {
             known.files[file].settle();
         }
         known.pairs.clear();
-        self.shared.note(&self.disk, || format!("{} finds {:?}", self.name, [0, 1].map(|file| known.files[file].seen)));
+        self.shared.note(|| format!("{} finds {:?}", self.name, [0, 1].map(|file| known.files[file].seen)));
         Ok(())
     }
 
@@ -587,11 +655,36 @@ impl Worker {
         self.abort();
         let Some(client) = self.client.take() else { return Ok(()) };
         let closed = client.db.close();
-        self.shared.note(&self.disk, || format!("{} closes: {}", self.name, closed.is_ok()));
+        self.shared.note(|| format!("{} closes: {}", self.name, closed.is_ok()));
         match closed {
             Ok(()) => Ok(()),
             Err((_, e)) => self.tolerate(&e, "close"),
         }
+    }
+
+    /// Another program removes a log that is in use, unless a process may die before it notices.
+    fn lose_log(&mut self) -> Step {
+        let Shared { faulty, full, loses, lost, .. } = self.shared.clone();
+        if faulty || full || !loses || lost.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        // With a snapshot its process uses the log.
+        self.end()?;
+        if !self.read_behind("BEGIN")? || self.reads_only {
+            return Ok(());
+        }
+        let sim = self.disk.sim();
+        let file = self.rng.below(self.client.as_ref().map_or(1, Client::files));
+        let is_marked = sim.snapshot_file(&path(file)).is_some_and(|home| mark(&home).is_some());
+        let log = log_path(file);
+        let may_die = self.all.iter().any(|level| !level.is_alive());
+        if !is_marked || may_die || lost.load(Ordering::SeqCst) || sim.snapshot_file(&log).is_none() {
+            return Ok(());
+        }
+        lost.store(true, Ordering::SeqCst);
+        self.all.iter().for_each(|level| level.die_after(u64::MAX));
+        self.shared.note(|| format!("another program removes the log of {file}"));
+        sim.remove(&log).map_err(|e| format!("the log cannot be removed: {e}"))
     }
 
     /// The thread for idle databases, or the end of a program that does not close.
@@ -603,7 +696,7 @@ impl Worker {
             0 => self.level.rest(tell),
             _ => self.level.look_after(Instant::now() + Duration::from_secs(20 * self.rng.below(2) as u64), tell),
         }
-        self.shared.note(&self.disk, || format!("{} looks after its process", self.name));
+        self.shared.note(|| format!("{} looks after its process", self.name));
         match failed.into_inner() {
             Some(what) if self.level.is_alive() && !self.shared.faulty => Err(format!("at rest: {what}")),
             _ => Ok(()),
@@ -617,16 +710,26 @@ impl Worker {
         let Some(client) = self.client.as_ref().filter(|_| !self.reads_only) else { return Ok(()) };
         let sql = format!("PRAGMA {}.{sql}", SCHEMAS[self.rng.below(client.files())]);
         let done = last_row(&client.db, &sql);
-        self.shared.note(&self.disk, || format!("{} runs {sql}: {done:?}", self.name));
+        self.shared.note(|| format!("{} runs {sql}: {done:?}", self.name));
         match done {
             Ok(_) => Ok(()),
             Err(e) => self.tolerate(&e, &sql),
         }
     }
 
+    fn change_locking(&mut self, mode: &str) -> Step {
+        // It may stay beside the log for good, where NORMAL and a journal in memory are not safe.
+        let is_safe = |client: &Client| client.synchronous != Synchronous::Normal && !client.journal_in_memory;
+        if !self.has_client()? || !self.client.as_ref().is_some_and(is_safe) {
+            return Ok(());
+        }
+        self.run_pragma(&format!("locking_mode={mode}"))
+    }
+
     fn vacuum(&mut self) -> Step {
         self.end()?;
-        if !self.has_client()? || self.reads_only {
+        if !self.has_client()? || self.reads_only || self.client.as_ref().is_none_or(|client| !client.may_step_aside())
+        {
             return Ok(());
         }
         let page_bytes = [512, 1024, 2048, 4096][self.rng.below(4)];
@@ -635,7 +738,7 @@ impl Worker {
             _ => format!("PRAGMA page_size={page_bytes}; VACUUM"),
         };
         let done = self.execute(&sql);
-        self.shared.note(&self.disk, || format!("{} runs {sql}: {done:?}", self.name));
+        self.shared.note(|| format!("{} runs {sql}: {done:?}", self.name));
         match done {
             Ok(()) => Ok(()),
             Err(e) => self.tolerate(&e, "vacuum"),
@@ -689,7 +792,7 @@ impl Worker {
             found.push(at);
         }
         drop(known);
-        self.shared.note(&self.disk, || format!("{} reads states {found:?} behind {begin}", self.name));
+        self.shared.note(|| format!("{} reads states {found:?} behind {begin}", self.name));
         if let Some(client) = &mut self.client {
             client.reading = Some(found);
         }
@@ -740,11 +843,12 @@ impl Worker {
             _ if !client.has_side => vec![0],
             0 => vec![0],
             1 => vec![1],
-            _ => vec![0, 1],
+            _ if client.may_step_aside() => vec![0, 1],
+            other => vec![other % 2],
         };
         let bases = client.reading.clone().unwrap_or_default();
         let all = self.draw_statements(&files);
-        self.shared.note(&self.disk, || format!("{} writes {files:?} on {bases:?}: {}", self.name, all.join("; ")));
+        self.shared.note(|| format!("{} writes {files:?} on {bases:?}: {}", self.name, all.join("; ")));
         for sql in &all {
             match self.execute(sql) {
                 Ok(()) => {}
@@ -785,11 +889,11 @@ impl Worker {
             if !self.level.is_alive() {
                 return Ok(());
             }
-            (stale, if stale { Vec::new() } else { known.attempt(changes, client.durable)? })
+            (stale, if stale { Vec::new() } else { known.attempt(changes, client.synchronous == Synchronous::Full)? })
         };
-        self.shared.note(&self.disk, || format!("{} may commit states {own:?}", self.name));
+        self.shared.note(|| format!("{} may commit states {own:?}", self.name));
         let done = client.db.execute_batch("COMMIT");
-        self.shared.note(&self.disk, || format!("{} commits: {done:?}", self.name));
+        self.shared.note(|| format!("{} commits: {done:?}", self.name));
         match done {
             Ok(()) if !self.level.is_alive() => Ok(()),
             Ok(()) if stale => Err("a stale snapshot was written on".to_owned()),
@@ -801,7 +905,8 @@ impl Worker {
                 Ok(())
             }
             Err(e) => {
-                if explain(&e).0 & 0xff == ffi::SQLITE_BUSY && !self.shared.faulty && self.level.is_alive() && !stale {
+                let is_refused = [ffi::SQLITE_BUSY, ffi::SQLITE_FULL].contains(&(explain(&e).0 & 0xff));
+                if is_refused && !self.shared.faulty && self.level.is_alive() && !stale {
                     self.shared.known.lock().withdraw(changes, &own);
                 }
                 self.tolerate(&e, "commit")

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use onewrite_core::disk::Disk;
-use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
+use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64, under};
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
@@ -33,6 +33,7 @@ struct Shared {
     known: Arc<Mutex<Timeline<Arc<State>>>>,
     found: Arc<Mutex<Option<Violation>>>,
     notes: Option<Arc<Mutex<Vec<String>>>>,
+    sim: SimDisk,
     /// A write or flush fails in this round.
     faulty: bool,
     /// A thread was told of the failure.
@@ -42,7 +43,8 @@ struct Shared {
 impl Shared {
     fn note(&self, line: impl FnOnce() -> String) {
         if let Some(notes) = &self.notes {
-            notes.lock().push(line());
+            let operations = under(None, || self.sim.ops());
+            notes.lock().push(format!("{operations:>6} {}", line()));
         }
     }
 }
@@ -113,6 +115,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         known: Arc::new(Mutex::new(Timeline::starting(Arc::default()))),
         found: Arc::default(),
         notes: campaign.trace.then(Arc::default),
+        sim: SimDisk::new(config),
         faulty: false,
         struck: Arc::default(),
     };
@@ -151,6 +154,7 @@ impl World {
         self.processes.drain(..).for_each(Process::bury);
         self.shared.faulty = false;
         self.shared.struck = Arc::default();
+        self.shared.sim = sim.clone();
         let point = self.crash_points();
         self.disk = HookDisk::new(sim, Some(point));
         let count = [1, 1, 2, 3][self.rng.below(4)];
@@ -178,6 +182,7 @@ impl World {
                 let verdict = check(&shared.setting, &disk, &allowed, &unflushed, &mut rng, depth);
                 if let Err(mut v) = verdict {
                     v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
+                    shared.note(|| v.what.clone());
                     v.trace.splice(0..0, inside().trace().iter().map(ToString::to_string));
                     *shared.found.lock() = Some(v);
                 }
@@ -340,6 +345,7 @@ impl Worker {
             let mut client = opened.map_err(|e| format!("open: {e} ({e:?})"))?;
             client.synchronous =
                 [Synchronous::Full, Synchronous::Full, Synchronous::Full, Synchronous::Normal][self.rng.below(4)];
+            self.shared.note(|| format!("{} opens, {:?}", self.name, client.synchronous));
             self.client = Some(client);
         }
         self.client.as_mut().ok_or_else(|| "no connection".to_owned())

@@ -363,6 +363,9 @@ impl World {
         let used: u64 = sim.paths().iter().map(|path| sim.snapshot_file(path).map_or(0, |b| b.len() as u64)).sum();
         let room = self.rng.below(80_000) as u64;
         sim.set_capacity(if self.shared.full { used + room } else { ROOMY });
+        if self.shared.full {
+            self.shared.note(|| format!("the disk has {room} bytes left"));
+        }
         let steps = 1 + self.rng.below(8);
         let closes = self.rng.below(6) == 0;
         self.act(move |worker| {
@@ -804,8 +807,9 @@ impl Worker {
         for schema in &SCHEMAS[..client.files()] {
             match damage(&client.db, schema) {
                 Ok(None) => {}
-                // integrity_check reports an unreadable page as damage.
-                Ok(Some(_)) if !self.level.is_alive() || self.shared.faulty => return Ok(true),
+                // integrity_check reports a page as damage that it cannot read, or for which there is
+                // no room in the cache.
+                Ok(Some(_)) if !self.level.is_alive() || self.shared.faulty || self.shared.full => return Ok(true),
                 Ok(Some(damage)) => return Err(format!("integrity_check of {schema}: {damage}")),
                 Err(e) => return self.tolerate(&e, "integrity_check").map(|()| false),
             }

@@ -132,7 +132,9 @@ impl CountedFile {
         Stats::add(&self.stats.flushes, 1);
         let mut has_failed = self.has_failed.lock();
         if *has_failed {
-            return Err(io::Error::other("a flush before it failed"));
+            return Err(io::Error::other(
+                "a flush before it failed; close all connections and open the database again",
+            ));
         }
         let flushed = flush(&*self.file);
         *has_failed = flushed.is_err();

@@ -807,8 +807,7 @@ impl Worker {
         for schema in &SCHEMAS[..client.files()] {
             match damage(&client.db, schema) {
                 Ok(None) => {}
-                // integrity_check reports a page as damage that it cannot read, or for which there is
-                // no room in the cache.
+                // integrity_check reports a page as damage that it cannot read, or has no room for.
                 Ok(Some(_)) if !self.level.is_alive() || self.shared.faulty || self.shared.full => return Ok(true),
                 Ok(Some(damage)) => return Err(format!("integrity_check of {schema}: {damage}")),
                 Err(e) => return self.tolerate(&e, "integrity_check").map(|()| false),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use onewrite_core::rules::{Case, break_on_this_thread};
 
-use crate::check::Counts;
+use crate::check::{Counts, Violation};
 use crate::history::{self, Campaign};
 use crate::{processes, sql, threads, wal_mode};
 
@@ -17,7 +17,7 @@ const ATTACHED_STEPS: usize = 40;
 /// A broken rule, found out.
 #[derive(Clone, Debug)]
 pub struct Caught {
-    /// Campaign: `pager`, `sql`, `threads`, `processes`, `wal mode` or `attached`.
+    /// The name of the campaign.
     pub engine: &'static str,
     /// The seed that repeats it.
     pub seed: u64,
@@ -27,51 +27,94 @@ pub struct Caught {
     pub what: String,
 }
 
-struct Ground {
-    pager: bool,
-    sql: bool,
-    threads: bool,
-    processes: bool,
-    wal_mode: bool,
-    attached: bool,
-    scheme: Option<&'static str>,
+/// A campaign.
+#[derive(Clone, Copy)]
+enum Hunter {
+    Pager,
+    Sql,
+    Threads,
+    SqlThreads,
+    Processes,
+    WalMode,
+    Attached,
 }
 
-fn ground(case: Option<Case>) -> Ground {
-    let processes = matches!(
-        case,
-        None | Some(
-            Case::SeenByAllAtOnce | Case::SnapshotsAnnounced | Case::KeptForOthers | Case::SlotTold | Case::PoisonTold
-        )
-    );
-    let threads = matches!(case, None | Some(Case::StreamedWhole));
-    let wal_mode = matches!(case, None | Some(Case::WalBeforeHome | Case::HomeBeforeWalGoes));
-    let attached = matches!(
-        case,
-        None | Some(Case::PreparedFlushed | Case::UndecidedAsks | Case::DecisionFlushed | Case::DecisionKept)
-    );
-    let (pager, sql, scheme) = match case {
-        Some(_) if processes || threads || wal_mode || attached => (false, false, None),
-        // Only `sql` damages files at rest and puts old files back.
-        Some(Case::NewSession | Case::LaterRecordProves) => (false, true, Some("log")),
-        // Others find these out, too, but late.
-        Some(Case::LogGivenBack | Case::UnchangedSince | Case::AddedBehindEnd) => (false, true, Some("log")),
-        Some(Case::HomeFitsLog | Case::LogWiped | Case::FlushedStays | Case::ProofKept) => (true, false, Some("log")),
-        Some(
-            Case::Poisons
-            | Case::EmptyCommitFlushes
-            | Case::StreamedBehindEnd
-            | Case::LogSealed
-            | Case::JournalHeadLast,
-        ) => (true, false, Some("log")),
-        Some(Case::SlotsAgree | Case::HeldInPlace) => (true, false, Some("dhl-cc")),
-        Some(Case::FlushedBeforeExchange | Case::ExchangeFlushed) => (true, false, Some("dash")),
-        Some(Case::TrailerSession | Case::RestoredSealed | Case::HomeBeforeNext | Case::SizeHome | Case::SizeLast) => {
-            (true, false, Some("dhl-cc"))
+impl Hunter {
+    const ALL: [Hunter; 7] = [
+        Hunter::Pager,
+        Hunter::Sql,
+        Hunter::Threads,
+        Hunter::SqlThreads,
+        Hunter::Processes,
+        Hunter::WalMode,
+        Hunter::Attached,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Hunter::Pager => "pager",
+            Hunter::Sql => "sql",
+            Hunter::Threads => "threads",
+            Hunter::SqlThreads => "sql on threads",
+            Hunter::Processes => "processes",
+            Hunter::WalMode => "wal mode",
+            Hunter::Attached => "attached",
         }
-        _ => (true, true, None),
-    };
-    Ground { pager, sql, threads, processes, wal_mode, attached, scheme }
+    }
+
+    fn run(self, seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
+        match self {
+            Hunter::Pager => history::run(seed, campaign, counts),
+            Hunter::Sql => sql::history::run(seed, campaign, counts),
+            Hunter::Threads => threads::history::run(seed, campaign, counts),
+            Hunter::SqlThreads => sql::threads::run(seed, campaign, counts),
+            Hunter::Processes => {
+                let tally = Arc::default();
+                let run = processes::run(seed, PROCESS_STEPS, &tally);
+                counts.crashes.fetch_add(tally.lock().cuts, Ordering::Relaxed);
+                run
+            }
+            Hunter::WalMode => wal_mode::run(seed, counts),
+            Hunter::Attached => sql::attached::run(seed, ATTACHED_STEPS, false, counts),
+        }
+    }
+}
+
+/// The campaigns that find a broken case out, and their scheme, if not any.
+fn hunters(case: Option<Case>) -> (&'static [Hunter], Option<&'static str>) {
+    let Some(case) = case else { return (&Hunter::ALL, None) };
+    match case {
+        Case::SeenByAllAtOnce | Case::SnapshotsAnnounced | Case::KeptForOthers | Case::SlotTold | Case::PoisonTold => {
+            (&[Hunter::Processes], None)
+        }
+        Case::StreamedWhole => (&[Hunter::Threads], None),
+        Case::WalBeforeHome | Case::HomeBeforeWalGoes => (&[Hunter::WalMode], None),
+        Case::PreparedFlushed | Case::UndecidedAsks | Case::DecisionFlushed | Case::DecisionKept => {
+            (&[Hunter::Attached], None)
+        }
+        // Only `sql` damages files at rest and puts old files back.
+        Case::NewSession | Case::LaterRecordProves => (&[Hunter::Sql], Some("log")),
+        // Others find these out, too, but late.
+        Case::LogGivenBack | Case::UnchangedSince | Case::AddedBehindEnd => (&[Hunter::Sql], Some("log")),
+        Case::HomeFitsLog
+        | Case::LogWiped
+        | Case::FlushedStays
+        | Case::ProofKept
+        | Case::Poisons
+        | Case::EmptyCommitFlushes
+        | Case::StreamedBehindEnd
+        | Case::LogSealed
+        | Case::JournalHeadLast => (&[Hunter::Pager], Some("log")),
+        Case::FlushedBeforeExchange | Case::ExchangeFlushed => (&[Hunter::Pager], Some("dash")),
+        Case::SlotsAgree
+        | Case::HeldInPlace
+        | Case::TrailerSession
+        | Case::RestoredSealed
+        | Case::HomeBeforeNext
+        | Case::SizeHome
+        | Case::SizeLast => (&[Hunter::Pager], Some("dhl-cc")),
+        _ => (&[Hunter::Pager, Hunter::Sql], None),
+    }
 }
 
 /// The search begins here: the first seed that finds it out today, where none of the first ten
@@ -105,45 +148,17 @@ fn first_seed(case: Option<Case>) -> u64 {
 pub fn hunt(case: Option<Case>, seeds: u64, campaign: &Campaign) -> Option<Caught> {
     break_on_this_thread(case);
     let counts: Arc<Counts> = Arc::default();
-    let ground = ground(case);
-    let scheme = campaign.scheme.clone().or(ground.scheme.map(str::to_owned));
+    let (hunters, scheme) = hunters(case);
+    let scheme = campaign.scheme.clone().or(scheme.map(str::to_owned));
     // This case matters only after a failed write or flush.
     let faults = matches!(case, Some(Case::Poisons));
     let caught = (first_seed(case)..).take(usize::try_from(seeds).unwrap_or(usize::MAX)).find_map(|seed| {
         let faults = faults || (case.is_none() && seed % 2 == 0);
         let campaign = &Campaign { scheme: scheme.clone(), faults, ..campaign.clone() };
-        let pager = || {
-            let run = catch_unwind(AssertUnwindSafe(|| history::run(seed, campaign, &counts)));
-            judge("pager", seed, run, &counts)
-        };
-        let sql = || {
-            let run = catch_unwind(AssertUnwindSafe(|| sql::history::run(seed, campaign, &counts)));
-            judge("sql", seed, run, &counts)
-        };
-        let processes = || {
-            let tally = Arc::default();
-            let run = catch_unwind(AssertUnwindSafe(|| processes::run(seed, PROCESS_STEPS, &tally)));
-            counts.crashes.fetch_add(tally.lock().cuts, Ordering::Relaxed);
-            judge("processes", seed, run, &counts)
-        };
-        let caught = if ground.pager { pager() } else { None };
-        let caught = if caught.is_none() && ground.sql { sql() } else { caught };
-        let threads = || {
-            let run = catch_unwind(AssertUnwindSafe(|| threads::history::run(seed, campaign, &counts)));
-            judge("threads", seed, run, &counts)
-        };
-        let caught = if caught.is_none() && ground.threads { threads() } else { caught };
-        let caught = if caught.is_none() && ground.processes { processes() } else { caught };
-        let wal_mode = || {
-            let run = catch_unwind(AssertUnwindSafe(|| wal_mode::run(seed, &counts)));
-            judge("wal mode", seed, run, &counts)
-        };
-        let caught = if caught.is_none() && ground.wal_mode { wal_mode() } else { caught };
-        let attached = || {
-            let run = || sql::attached::run(seed, ATTACHED_STEPS, false, &counts);
-            judge("attached", seed, catch_unwind(AssertUnwindSafe(run)), &counts)
-        };
-        if caught.is_none() && ground.attached { attached() } else { caught }
+        hunters.iter().find_map(|hunter| {
+            let run = catch_unwind(AssertUnwindSafe(|| hunter.run(seed, campaign, &counts)));
+            judge(hunter.name(), seed, run, &counts)
+        })
     });
     break_on_this_thread(None);
     caught
@@ -152,7 +167,7 @@ pub fn hunt(case: Option<Case>, seeds: u64, campaign: &Campaign) -> Option<Caugh
 fn judge(
     engine: &'static str,
     seed: u64,
-    outcome: std::thread::Result<Result<(), crate::check::Violation>>,
+    outcome: std::thread::Result<Result<(), Violation>>,
     counts: &Counts,
 ) -> Option<Caught> {
     let what = match outcome {

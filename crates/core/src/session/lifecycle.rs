@@ -71,6 +71,10 @@ impl Database {
             let home = &*self.home;
             // Without RESERVED, as in `locks::exclusive`.
             let mine = keeps_out && !locks::is_reserved(home)? && locks::pending(home)?;
+            if keeps_out && !mine {
+                // One that is about to write needs PENDING.
+                locks::release_pending(home)?;
+            }
             let left = match mine || !keeps_out {
                 true => !locks::has_others(home)?,
                 false => self.read_mark()?.is_some(),

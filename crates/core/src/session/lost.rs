@@ -1,6 +1,7 @@
 //! Files that are removed, moved or overwritten while in use. A lost log is replaced (rule
 //! LostLogReplaced has the order); a moved home gives errors; an overwritten home is not written.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::log::file::LogFile;
 use crate::log::ring::StreamedImages;
 use crate::log::slot::Slot;
 use crate::shared::kept;
+use crate::shared::member::Member;
 use crate::shared::words::Pins;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -64,9 +66,8 @@ impl Database {
     /// does, or another process writes and sees to it.
     pub(super) fn replace_before_leaving(&self) -> Result<bool> {
         let member = self.member();
-        let Some(member) = member.as_ref().filter(|member| !self.read_only && !member.words.is_replaced()) else {
-            return Ok(false);
-        };
+        let may_replace = |member: &&Arc<Member>| !self.read_only && !member.observes && !member.words.is_replaced();
+        let Some(member) = member.as_ref().filter(may_replace) else { return Ok(false) };
         if self.is_log_in_place(&member.log)? {
             return Ok(false);
         }

@@ -172,7 +172,9 @@ pub fn end_write(
 
 /// Whether the simulated disk has failed, now or before.
 pub fn is_fault(what: &str) -> bool {
-    ["injected fault", "closed to use after a failure", "Poisoned("].iter().any(|said| what.contains(said))
+    ["injected fault", "a flush before it failed", "closed to use after a failure", "Poisoned("]
+        .iter()
+        .any(|said| what.contains(said))
 }
 
 /// Whether a process uses home, or has left it so.

@@ -1,5 +1,6 @@
 //! The two steps of a commit.
 
+use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,6 +13,7 @@ use crate::base::types::PageNo;
 use crate::commit::{self, Published, stream};
 use crate::database::scheme::Commit;
 use crate::database::{Database, LiveDatabase};
+use crate::disk::sync::MutexGuard;
 use crate::log::group::Durability;
 use crate::pages::txn::{Txn, TxnStage};
 use crate::session::aside;
@@ -20,13 +22,23 @@ use crate::sqlite_format::home;
 impl Connection {
     /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: the one over several files.
     pub fn prepare(&mut self, super_journal: Option<&Path>) -> Result<()> {
+        let rolls_back = self.journal.take_played_back();
         self.db.queue.set_inside(self.id, true);
-        let prepared = self.prepare_txn(super_journal);
+        let prepared = self.prepare_txn(super_journal, rolls_back);
         self.db.queue.set_inside(self.id, false);
+        let prepared = prepared.map_err(|e| if rolls_back { self.not_rolled_back(e) } else { e });
         self.noted(prepared)
     }
 
-    fn prepare_txn(&mut self, super_journal: Option<&Path>) -> Result<()> {
+    /// Behind another error of a rollback SQLite trusts its cache (`pager_error` of `pager.c`).
+    fn not_rolled_back(&self, e: Error) -> Error {
+        if e.is_short() || matches!(e, Error::Io { .. } | Error::Poisoned(_) | Error::WrittenLate(_)) {
+            return e;
+        }
+        Error::io(self.db.what("cannot roll back a transaction of"), io::Error::other(e.to_string()))
+    }
+
+    fn prepare_txn(&mut self, super_journal: Option<&Path>, rolls_back: bool) -> Result<()> {
         let (looks, has_moved) = (self.looked().is_some(), self.has_moved());
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         if txn.doomed && looks {
@@ -68,10 +80,10 @@ impl Connection {
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let db = &*self.db;
         let mut writer = db.writer.lock();
-        if (looks || self.said.exclusive) && txn.streamed.is_empty() {
-            db.see_to_files(&mut writer).map_err(aside::stale)?;
+        // A rollback needs no log: the next transaction looks.
+        if !rolls_back {
+            see_to_files(db, &mut writer, looks || self.said.exclusive, !txn.streamed.is_empty())?;
         }
-        db.see_to_removed_log(&mut writer, !txn.streamed.is_empty()).map_err(aside::stale)?;
         check_newest(db, writer.as_ref(), txn)?;
         if !txn.is_untouched() && (super_journal.is_some() || plain) {
             db.spans_aside.fetch_or(super_journal.is_some(), Relaxed);
@@ -235,6 +247,18 @@ pub(super) fn stays_here(what: &str) -> Error {
         "{what} needs SQLite's own journal (attached files that are not all onewrite's, another page size, or WAL mode \
          under wal=stock), so onewrite would step aside for it"
     ))
+}
+
+fn see_to_files(
+    db: &Database,
+    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
+    looks: bool,
+    streams: bool,
+) -> Result<()> {
+    if looks && !streams {
+        db.see_to_files(writer).map_err(aside::stale)?;
+    }
+    db.see_to_removed_log(writer, streams).map_err(aside::stale)
 }
 
 /// With the writer's place, the end of the log tells.

@@ -28,6 +28,8 @@ pub struct VirtualJournal {
     /// Records were synced before their header, as under FULL and EXTRA.
     full_sync: bool,
     synced: bool,
+    /// SQLite has read the number of records in its first header, as only a rollback does.
+    played_back: bool,
 }
 
 impl VirtualJournal {
@@ -130,7 +132,14 @@ impl VirtualJournal {
         self.synced && !self.full_sync
     }
 
+    /// Whether SQLite has rolled the transaction back since it was asked last.
+    pub fn take_played_back(&mut self) -> bool {
+        std::mem::take(&mut self.played_back)
+    }
+
+    /// The transaction is over.
     pub fn forget_syncs(&mut self) {
+        self.played_back = false;
         self.synced = false;
         self.full_sync = false;
     }
@@ -145,6 +154,7 @@ impl VirtualJournal {
         offset: u64,
         gone: impl FnOnce(&Path) -> Result<bool>,
     ) -> Result<usize> {
+        self.played_back |= offset < HEADER_WRITE_BYTES as u64 && buf.len() > 1;
         let magic_at = self.len.saturating_sub(MAGIC.len() as u64);
         if offset.saturating_add(buf.len() as u64) > magic_at
             && let Some(path) = self.super_journal()?

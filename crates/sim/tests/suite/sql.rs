@@ -544,6 +544,33 @@ fn connections_that_read_beside_a_writer_may_name_their_settings() {
     assert_eq!(count(&second), Ok(2));
 }
 
+/// SQLite distrusts its cache behind a failed rollback only where that is an I/O error. Else it
+/// took pages of the next transaction for written, and lost them (rule RollbackIsReal).
+#[test]
+fn a_rollback_needs_no_log_that_was_removed() {
+    let (process, disk) = (level(0), HookDisk::new(sim(), None));
+    process.boot(disk.clone());
+    let options = [setting().options, vec![("stream_size".to_owned(), "64k".to_owned())]].concat();
+    let db = process.open(0, &options).unwrap();
+    let fill = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 300) \
+                INSERT INTO t SELECT i, randomblob(900) FROM n";
+    db.execute_batch(&format!(
+        "PRAGMA synchronous=OFF; PRAGMA cache_size=10; CREATE TABLE t(k INTEGER PRIMARY KEY, b); {fill}"
+    ))
+    .unwrap();
+    db.execute_batch("UPDATE t SET b = 'old' WHERE k = 0; BEGIN; UPDATE t SET b = randomblob(900); UPDATE t SET b = 'lost' WHERE k = 0").unwrap();
+    disk.sim().remove(&log_path(0)).unwrap();
+    // In a burst of commits one each millisecond asks.
+    std::thread::sleep(Duration::from_millis(5));
+    db.execute_batch("ROLLBACK").unwrap();
+    db.execute_batch("BEGIN IMMEDIATE; UPDATE t SET b = 'new' WHERE k = 0; COMMIT").unwrap();
+    let read = |db: &Connection| db.query_row("SELECT b FROM t WHERE k = 0", [], |row| row.get::<_, String>(0));
+    assert_eq!(read(&db).unwrap(), "new");
+    process.boot(HookDisk::new(disk.sim().survive(), None));
+    assert_eq!(read(&process.open(0, &options).unwrap()).unwrap(), "new");
+    process.halt();
+}
+
 /// The slot before the newest was older than the page size and led to no record. By the first
 /// record both say the same (rule SlotBeforeReuse), so either may be damaged without loss (I7).
 /// SQLite reads the header once more behind the open, without a lock.

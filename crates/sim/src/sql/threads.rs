@@ -846,7 +846,8 @@ impl Worker {
             _ if !client.has_side => vec![0],
             0 => vec![0],
             1 => vec![1],
-            _ if client.may_step_aside() => vec![0, 1],
+            // A log takes undecided transactions over both with it (docs/faults.md).
+            _ if client.may_step_aside() && !self.shared.loses => vec![0, 1],
             other => vec![other % 2],
         };
         let bases = client.reading.clone().unwrap_or_default();

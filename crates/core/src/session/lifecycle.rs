@@ -212,15 +212,18 @@ impl Database {
         left
     }
 
+    /// Whether this process is the last one. Else it leaves a log that the others find.
+    fn ends_session(&self) -> Result<bool> {
+        let is_last = self.is_last(ADMIN_WAIT)? || (self.replace_before_leaving()? && self.is_last(ADMIN_WAIT)?);
+        if is_last {
+            self.wait_for_stock()?;
+        }
+        Ok(is_last)
+    }
+
     pub fn detach(&self) -> Result<()> {
         let live = self.inner.lock().phase == Phase::Live;
-        let keep_out = |last: bool| if last { self.wait_for_stock().map(|()| true) } else { Ok(false) };
-        let mut last = if live { self.is_last(ADMIN_WAIT) } else { Ok(true) };
-        if matches!(last, Ok(false)) {
-            let replaced = self.replace_before_leaving();
-            last = replaced.and_then(|replaced| if replaced { self.is_last(ADMIN_WAIT) } else { Ok(false) });
-        }
-        let last = if live { last.and_then(keep_out) } else { last };
+        let last = if live { self.ends_session() } else { Ok(true) };
         let closed = match last {
             Ok(true) if live => self.end_session(),
             Ok(true) => self.end_plain(),

@@ -132,6 +132,12 @@ pub fn said(error: &rusqlite::Error) -> String {
     format!("error {code}, {message}; {why}")
 }
 
+/// Whether a connection that only reads found a file that a writer has to recover.
+pub fn asks_for_writer(error: &rusqlite::Error) -> bool {
+    let said = said(error);
+    ["a read-only connection", "a connection that may write"].iter().any(|words| said.contains(words))
+}
+
 struct Seen {
     connections: [Option<Connection>; 2],
     prints: [Print; 2],

@@ -9,11 +9,11 @@ use onewrite_core::disk::sim::{SimDisk, SplitMix64};
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
-use super::check::{OldFile, Setting, damage, empty, said};
+use super::check::{OldFile, Setting, asks_for_writer, damage, empty, said};
 use super::deaths::{Oracles, mirror};
 use super::print::{Print, print};
-use super::process::{BESIDE, Level, SCHEMAS, add_noise, explain, level};
-use super::statements::{self, Shape};
+use super::process::{BESIDE, Level, SCHEMAS, add_noise, attach_side, explain, level, set_up};
+use super::statements::Shape;
 use crate::baton::alone;
 use crate::check::{Counts, ROOMY, Violation, drawn_disk};
 use crate::history::{Campaign, in_page, is_brief};
@@ -349,30 +349,14 @@ impl World {
             synchronous = Synchronous::Off;
         }
         let mode = ["DELETE", "TRUNCATE", "PERSIST", "MEMORY"][self.rng.below(4)];
-        let level = [0, 1, 2][synchronous as usize];
         let cache = [6, 20, 200][self.rng.below(3)];
         let has_side = self.rng.below(3) == 0;
         if has_side {
-            let uri = self.levels[process].uri(1, &options);
-            db.execute("ATTACH ?1 AS side", [uri]).map_err(|e| match self.is_for_writers(&e) {
-                // The close of the connection forgets the reason.
-                true => rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None),
-                false => e,
-            })?;
+            attach_side(&db, self.levels[process].uri(1, &options), |e| self.is_for_writers(e))?;
         }
-        let shape = self.setting.shape;
-        for schema in &SCHEMAS[..1 + usize::from(has_side)] {
-            db.execute_batch(&format!("PRAGMA {schema}.synchronous={level}; PRAGMA {schema}.cache_size={cache}"))?;
-            if reads_only {
-                continue;
-            }
-            if !self.is_wal() {
-                db.execute_batch(&format!("PRAGMA {schema}.journal_mode={mode}"))?;
-            }
-            // Without effect once there is a page.
-            db.execute_batch(&statements::settings(shape, schema))?;
-        }
-        db.execute_batch("PRAGMA temp_store=2")?;
+        let journal = (!reads_only && !self.is_wal()).then_some(mode);
+        let shape = (!reads_only).then_some(self.setting.shape);
+        set_up(&db, 1 + usize::from(has_side), synchronous, cache, journal, shape)?;
         self.opened += 1;
         let number = self.opened;
         self.note(|_| {
@@ -412,10 +396,7 @@ impl World {
     /// A connection that only reads recovers nothing, and in stock SQLite no reader without write
     /// permission begins a WAL.
     pub(super) fn is_for_writers(&self, error: &rusqlite::Error) -> bool {
-        let said = said(error);
-        let is_told =
-            ["a read-only connection", "a connection that may write"].iter().any(|words| said.contains(words));
-        self.more.readers && (is_told || (self.more.observes && (self.setting.absorbs || self.is_wal())))
+        self.more.readers && (asks_for_writer(error) || (self.more.observes && (self.setting.absorbs || self.is_wal())))
     }
 
     pub(super) fn prints(&self, i: usize) -> rusqlite::Result<Vec<Print>> {

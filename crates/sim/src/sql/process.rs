@@ -22,7 +22,9 @@ use rusqlite::{Connection, OpenFlags, ffi};
 
 use super::machine::Socket;
 use super::plain;
+use super::statements::{self, Shape};
 use crate::hook::HookDisk;
+use crate::pager::Synchronous;
 
 /// The directory of the databases, which the real machine does not have.
 pub const DIRECTORY: &str = "/onewrite-sim";
@@ -158,6 +160,42 @@ fn connect(uri: &str, vfs: &CStr) -> rusqlite::Result<Connection> {
     let db = Connection::open_with_flags_and_vfs(uri, flags, vfs)?;
     db.busy_timeout(Duration::ZERO)?;
     Ok(db)
+}
+
+/// Attaches the second database. An expected failure is BUSY: the close of the connection forgets
+/// the reason.
+pub fn attach_side(
+    db: &Connection,
+    uri: String,
+    is_expected: impl FnOnce(&rusqlite::Error) -> bool,
+) -> rusqlite::Result<()> {
+    db.execute("ATTACH ?1 AS side", [uri]).map(|_| ()).map_err(|e| match is_expected(&e) {
+        true => rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None),
+        false => e,
+    })
+}
+
+/// Settings of a connection for the first `files`; `shape`: it may make them.
+pub fn set_up(
+    db: &Connection,
+    files: usize,
+    synchronous: Synchronous,
+    cache: usize,
+    journal: Option<&str>,
+    shape: Option<Shape>,
+) -> rusqlite::Result<()> {
+    let level = [0, 1, 2][synchronous as usize];
+    for schema in &SCHEMAS[..files] {
+        db.execute_batch(&format!("PRAGMA {schema}.synchronous={level}; PRAGMA {schema}.cache_size={cache}"))?;
+        if let Some(journal) = journal {
+            db.execute_batch(&format!("PRAGMA {schema}.journal_mode={journal}"))?;
+        }
+        if let Some(shape) = shape {
+            // Without effect once there is a page.
+            db.execute_batch(&statements::settings(shape, schema))?;
+        }
+    }
+    db.execute_batch("PRAGMA temp_store=2")
 }
 
 /// Adds the SQL function `noise(seed, bytes)`, a deterministic blob.

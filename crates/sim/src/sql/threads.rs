@@ -1,31 +1,31 @@
 //! Histories of SQL on threads: connections of two to four threads, of one to three processes, use
 //! two databases, and transactions over both. One thread runs at a time, as the baton says.
 
-use std::io::ErrorKind;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use onewrite_core::Instant;
 use onewrite_core::disk::Disk;
-use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64, under};
+use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::inspect::home::mark;
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
-use super::check::{Allowed, Setting, check, damage, empty, log_path, path, said, stock_reads};
+use super::check::{Allowed, Setting, asks_for_writer, check, damage, empty, log_path, path, said, stock_reads};
 use super::history::last_row;
 use super::print::{Print, print};
-use super::process::{Level, SCHEMAS, abandon_levels, add_noise, explain, level};
+use super::process::{Level, SCHEMAS, abandon_levels, add_noise, attach_side, explain, level, set_up};
 use super::statements::{self, Shape};
-use crate::baton::{self, GoesOn, Program, alone};
+use crate::baton::{GoesOn, alone};
 use crate::check::{Counts, ROOMY, Violation, drawn_disk};
 use crate::history::Campaign;
 use crate::hook::{HookDisk, Point};
 use crate::oracle::Timeline;
 use crate::pager::Synchronous;
 use crate::threads::process::Death;
+use crate::threads::{Found, Notes, draw_fault, left_by, report, run_each};
 
 /// The processes' levels; those of nested checks count from 0.
 const PROCESSES: usize = usize::MAX / 2;
@@ -102,9 +102,8 @@ impl Known {
 struct Shared {
     setting: Setting,
     known: Arc<Mutex<Known>>,
-    found: Arc<Mutex<Option<Violation>>>,
-    notes: Option<Arc<Mutex<Vec<String>>>>,
-    sim: SimDisk,
+    found: Found,
+    notes: Notes,
     /// Transactions have numbers, so no two states are equal.
     stamps: Arc<AtomicU64>,
     /// A write or flush fails in this round.
@@ -119,15 +118,6 @@ struct Shared {
     observes: bool,
     /// Another program removes logs.
     loses: bool,
-}
-
-impl Shared {
-    fn note(&self, line: impl FnOnce() -> String) {
-        if let Some(notes) = &self.notes {
-            let operations = under(None, || self.sim.ops());
-            notes.lock().push(format!("{operations:>6} {}", line()));
-        }
-    }
 }
 
 struct Client {
@@ -221,8 +211,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         setting,
         known: Arc::new(Mutex::new(known)),
         found: Arc::default(),
-        notes: campaign.trace.then(Arc::default),
-        sim: SimDisk::new(config),
+        notes: Notes::new(campaign.trace, SimDisk::new(config)),
         stamps: Arc::default(),
         faulty: false,
         full: false,
@@ -258,18 +247,17 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     }
     done.map_err(|mut v| {
         v.what = format!("{} [{:?}, {:?}]", v.what, world.shared.setting.options, world.shared.setting.shape);
-        v.notes = world.shared.notes.map(|notes| notes.lock().clone()).unwrap_or_default();
+        v.notes = world.shared.notes.lines();
         v
     })
 }
 
 /// Each call of a dead process fails, and all of its locks are granted: a thread of it may wait for
 /// others for ever. It ends in one of its waits, which are in calls that catch that.
-fn end_waits_of_dead(level: Option<Level>) -> GoesOn {
-    let turns = AtomicU64::new(0);
+fn end_waits_of_dead(worker: &Worker) -> GoesOn {
+    let (level, turns) = (worker.level.clone(), AtomicU64::new(0));
     Box::new(move || {
-        let is_dead = level.as_ref().is_some_and(|level| !level.is_alive());
-        let turn = if is_dead { turns.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let turn = if !level.is_alive() { turns.fetch_add(1, Ordering::Relaxed) } else { 0 };
         if turn % TURNS_OF_DEAD == TURNS_OF_DEAD - 1 && !std::thread::panicking() {
             resume_unwind(Box::new(Death));
         }
@@ -295,7 +283,7 @@ impl World {
         self.power_off();
         self.shared.faulty = false;
         self.shared.struck = Arc::default();
-        self.shared.sim = sim.clone();
+        self.shared.notes.go_on(sim.clone());
         let point = self.crash_points();
         self.disk = HookDisk::new(sim, Some(point));
         (0..self.levels.len()).for_each(|process| self.start(process));
@@ -318,14 +306,11 @@ impl World {
             }
             let known = shared.known.lock().clone();
             let (killed, recoveries) = (rng.below(6) == 0, [0, 0, 0, 1][rng.below(4)]);
-            let disk = if killed { inside().survive() } else { inside().crash(rng.next_u64()) };
+            let disk = left_by(&inside(), killed, &mut rng);
             let (allowed, unflushed) = (known.allowed(killed), known.allowed(false));
             let verdict = check(&shared.setting, &disk, &allowed, &unflushed, &mut rng, 0, recoveries);
-            if let Err(mut v) = verdict {
-                v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
-                shared.note(|| v.what.clone());
-                v.trace.splice(0..0, inside().trace().iter().map(ToString::to_string));
-                *shared.found.lock() = Some(v);
+            if let Err(v) = verdict {
+                report(&shared.found, &shared.notes, killed, &inside(), v);
             }
         })
     }
@@ -352,11 +337,9 @@ impl World {
             self.hire(process);
         }
         if self.rng.below(6) == 0 {
-            let op = [Op::Write, Op::WriteDurable, Op::Sync, Op::Sync][self.rng.below(4)];
-            let nth = 1 + self.rng.below(30) as u64;
-            self.disk.sim().fail_nth(op, nth, ErrorKind::Other);
+            let fault = draw_fault(self.disk.sim(), &mut self.rng);
             self.shared.faulty = true;
-            self.shared.note(|| format!("{op:?} {nth} from here fails"));
+            self.shared.notes.add(|| fault);
         }
         self.shared.full = !self.shared.faulty && self.rng.below(6) == 0;
         let sim = self.disk.sim();
@@ -364,7 +347,7 @@ impl World {
         let room = self.rng.below(80_000) as u64;
         sim.set_capacity(if self.shared.full { used + room } else { ROOMY });
         if self.shared.full {
-            self.shared.note(|| format!("the disk has {room} bytes left"));
+            self.shared.notes.add(|| format!("the disk has {room} bytes left"));
         }
         let steps = 1 + self.rng.below(8);
         let closes = self.rng.below(6) == 0;
@@ -384,24 +367,14 @@ impl World {
 
     /// Each worker runs `what` on a thread of its own.
     fn act(&mut self, what: impl Fn(&mut Worker) -> Step + Clone + Send + 'static) -> Result<(), Violation> {
-        let workers: Vec<_> = self.workers.drain(..).map(|worker| Arc::new(Mutex::new(Some(worker)))).collect();
-        let programs = workers.iter().map(|worker| {
-            let (worker, what, shared) = (worker.clone(), what.clone(), self.shared.clone());
-            let level = worker.lock().as_ref().map(|worker| worker.level.clone());
-            let program: Program = Box::new(move || {
-                let Some(mut own) = worker.lock().take() else { return };
-                own.shared = shared;
-                let ended = catch_unwind(AssertUnwindSafe(|| own.run(what)));
-                *worker.lock() = Some(own);
-                match ended {
-                    Err(panic) if !panic.is::<Death>() => resume_unwind(panic),
-                    _ => {}
-                }
-            });
-            (program, end_waits_of_dead(level))
-        });
-        let ended = baton::run(self.rng.next_u64(), &mut self.now, programs.collect());
-        self.workers = workers.iter().filter_map(|worker| worker.lock().take()).collect();
+        let shared = self.shared.clone();
+        let act = move |worker: &mut Worker| {
+            worker.shared = shared.clone();
+            worker.run(&what);
+        };
+        let (seed, workers) = (self.rng.next_u64(), std::mem::take(&mut self.workers));
+        let (workers, ended) = run_each(seed, &mut self.now, workers, end_waits_of_dead, act);
+        self.workers = workers;
         if let Some(found) = self.shared.found.lock().take() {
             return Err(if found.trace.is_empty() { self.bad(found.what) } else { found });
         }
@@ -427,9 +400,8 @@ impl World {
     /// All processes die, and perhaps the power goes; the next process decides for good.
     fn die(&mut self) -> Result<(), Violation> {
         let killed = self.rng.below(2) == 0;
-        let sim = self.disk.sim();
-        let sim = if killed { sim.survive() } else { sim.crash(self.rng.next_u64()) };
-        self.shared.note(|| if killed { "all die".to_owned() } else { "power goes".to_owned() });
+        let sim = left_by(self.disk.sim(), killed, &mut self.rng);
+        self.shared.notes.add(|| if killed { "all die".to_owned() } else { "power goes".to_owned() });
         if !killed {
             self.shared.known.lock().files.iter_mut().for_each(Timeline::lose_power);
         }
@@ -465,15 +437,13 @@ impl World {
 
 /// A connection that only reads recovers nothing.
 fn is_for_writers(error: &rusqlite::Error) -> bool {
-    let said = said(error);
-    matches!(explain(error).0 & 0xff, ffi::SQLITE_CANTOPEN | ffi::SQLITE_READONLY)
-        && ["a read-only connection", "a connection that may write"].iter().any(|words| said.contains(words))
+    matches!(explain(error).0 & 0xff, ffi::SQLITE_CANTOPEN | ffi::SQLITE_READONLY) && asks_for_writer(error)
 }
 
 impl Worker {
     fn run(&mut self, what: impl FnOnce(&mut Worker) -> Step) {
         let Err(what) = what(self) else { return };
-        self.shared.note(|| format!("{} is told: {what}", self.name));
+        self.shared.notes.add(|| format!("{} is told: {what}", self.name));
         let (what, trace, notes) = (format!("thread {}: {what}", self.name), Vec::new(), Vec::new());
         self.shared.found.lock().get_or_insert(Violation { what, trace, notes });
     }
@@ -485,7 +455,7 @@ impl Worker {
         }
         if self.rng.below(30) == 0 && !self.shared.lost.load(Ordering::SeqCst) {
             let calls = self.rng.below(200) as u64;
-            self.shared.note(|| format!("the process of {} dies after {calls} calls", self.name));
+            self.shared.notes.add(|| format!("the process of {} dies after {calls} calls", self.name));
             self.level.die_after(calls);
         }
         match self.rng.below(41) {
@@ -507,7 +477,7 @@ impl Worker {
     /// An error that the history expects, or a violation.
     fn tolerate(&mut self, error: &rusqlite::Error, doing: &str) -> Step {
         let said = said(error);
-        self.shared.note(|| format!("{} {doing}: {said}", self.name));
+        self.shared.notes.add(|| format!("{} {doing}: {said}", self.name));
         self.abort();
         let code = explain(error).0 & 0xff;
         let is_full = self.shared.full && code == ffi::SQLITE_FULL;
@@ -548,26 +518,16 @@ impl Worker {
         let db = self.level.open(0, &options)?;
         add_noise(&db)?;
         if has_side {
-            db.execute("ATTACH ?1 AS side", [self.level.uri(1, &options)]).map_err(|e| match is_for_writers(&e) {
-                // The close of the connection forgets the reason.
-                true => rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None),
-                false => e,
-            })?;
+            attach_side(&db, self.level.uri(1, &options), is_for_writers)?;
         }
         let drawn = [Synchronous::Full, Synchronous::Full, Synchronous::Full, Synchronous::Normal, Synchronous::Off];
         let synchronous = drawn[self.rng.below(drawn.len())];
         let mode = ["DELETE", "TRUNCATE", "PERSIST", "MEMORY"][self.rng.below(4)];
         let cache = [6, 20, 200][self.rng.below(3)];
-        for schema in &SCHEMAS[..1 + usize::from(has_side)] {
-            let level = [0, 1, 2][synchronous as usize];
-            db.execute_batch(&format!("PRAGMA {schema}.synchronous={level}; PRAGMA {schema}.cache_size={cache}"))?;
-            if !reads_only {
-                db.execute_batch(&format!("PRAGMA {schema}.journal_mode={mode}"))?;
-                db.execute_batch(&statements::settings(self.shared.setting.shape, schema))?;
-            }
-        }
-        db.execute_batch("PRAGMA temp_store=2")?;
-        self.shared.note(|| {
+        let writes = (!reads_only).then_some((mode, self.shared.setting.shape));
+        let (journal, shape) = writes.unzip();
+        set_up(&db, 1 + usize::from(has_side), synchronous, cache, journal, shape)?;
+        self.shared.notes.add(|| {
             let (name, process) = (self.name, self.process);
             format!(
                 "{name} opens in process {process}: {synchronous:?}, side {has_side}, {mode}, cache {cache}, only reads {reads_only}"
@@ -640,7 +600,7 @@ impl Worker {
             known.files[file].settle();
         }
         known.pairs.clear();
-        self.shared.note(|| format!("{} finds {:?}", self.name, [0, 1].map(|file| known.files[file].seen)));
+        self.shared.notes.add(|| format!("{} finds {:?}", self.name, [0, 1].map(|file| known.files[file].seen)));
         Ok(())
     }
 
@@ -658,7 +618,7 @@ impl Worker {
         self.abort();
         let Some(client) = self.client.take() else { return Ok(()) };
         let closed = client.db.close();
-        self.shared.note(|| format!("{} closes: {}", self.name, closed.is_ok()));
+        self.shared.notes.add(|| format!("{} closes: {}", self.name, closed.is_ok()));
         match closed {
             Ok(()) => Ok(()),
             Err((_, e)) => self.tolerate(&e, "close"),
@@ -686,7 +646,7 @@ impl Worker {
         }
         lost.store(true, Ordering::SeqCst);
         self.all.iter().for_each(|level| level.die_after(u64::MAX));
-        self.shared.note(|| format!("another program removes the log of {file}"));
+        self.shared.notes.add(|| format!("another program removes the log of {file}"));
         sim.remove(&log).map_err(|e| format!("the log cannot be removed: {e}"))
     }
 
@@ -699,7 +659,7 @@ impl Worker {
             0 => self.level.rest(tell),
             _ => self.level.look_after(Instant::now() + Duration::from_secs(20 * self.rng.below(2) as u64), tell),
         }
-        self.shared.note(|| format!("{} looks after its process", self.name));
+        self.shared.notes.add(|| format!("{} looks after its process", self.name));
         match failed.into_inner() {
             Some(what) if self.level.is_alive() && !self.shared.faulty => Err(format!("at rest: {what}")),
             _ => Ok(()),
@@ -713,7 +673,7 @@ impl Worker {
         let Some(client) = self.client.as_ref().filter(|_| !self.reads_only) else { return Ok(()) };
         let sql = format!("PRAGMA {}.{sql}", SCHEMAS[self.rng.below(client.files())]);
         let done = last_row(&client.db, &sql);
-        self.shared.note(|| format!("{} runs {sql}: {done:?}", self.name));
+        self.shared.notes.add(|| format!("{} runs {sql}: {done:?}", self.name));
         match done {
             Ok(_) => Ok(()),
             Err(e) => self.tolerate(&e, &sql),
@@ -741,7 +701,7 @@ impl Worker {
             _ => format!("PRAGMA page_size={page_bytes}; VACUUM"),
         };
         let done = self.execute(&sql);
-        self.shared.note(|| format!("{} runs {sql}: {done:?}", self.name));
+        self.shared.notes.add(|| format!("{} runs {sql}: {done:?}", self.name));
         match done {
             Ok(()) => Ok(()),
             Err(e) => self.tolerate(&e, "vacuum"),
@@ -795,7 +755,7 @@ impl Worker {
             found.push(at);
         }
         drop(known);
-        self.shared.note(|| format!("{} reads states {found:?} behind {begin}", self.name));
+        self.shared.notes.add(|| format!("{} reads states {found:?} behind {begin}", self.name));
         if let Some(client) = &mut self.client {
             client.reading = Some(found);
         }
@@ -852,7 +812,7 @@ impl Worker {
         };
         let bases = client.reading.clone().unwrap_or_default();
         let all = self.draw_statements(&files);
-        self.shared.note(|| format!("{} writes {files:?} on {bases:?}: {}", self.name, all.join("; ")));
+        self.shared.notes.add(|| format!("{} writes {files:?} on {bases:?}: {}", self.name, all.join("; ")));
         for sql in &all {
             match self.execute(sql) {
                 Ok(()) => {}
@@ -895,9 +855,9 @@ impl Worker {
             }
             (stale, if stale { Vec::new() } else { known.attempt(changes, client.synchronous == Synchronous::Full)? })
         };
-        self.shared.note(|| format!("{} may commit states {own:?}", self.name));
+        self.shared.notes.add(|| format!("{} may commit states {own:?}", self.name));
         let done = client.db.execute_batch("COMMIT");
-        self.shared.note(|| format!("{} commits: {done:?}", self.name));
+        self.shared.notes.add(|| format!("{} commits: {done:?}", self.name));
         match done {
             Ok(()) if !self.level.is_alive() => Ok(()),
             Ok(()) if stale => Err("a stale snapshot was written on".to_owned()),

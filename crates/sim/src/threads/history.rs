@@ -1,20 +1,19 @@
 //! Histories of threads: in each round some of them write, read, bring pages home, close and open;
 //! then another round follows, in the same processes or behind a crash.
 
-use std::io::ErrorKind;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use onewrite_core::disk::Disk;
-use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64, under};
+use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
 use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
-use super::process::{Death, ProcessDisk};
-use crate::baton::{self, GoesOn, Program};
+use super::process::ProcessDisk;
+use super::{Found, Notes, draw_fault, left_by, report, run_each};
+use crate::baton::GoesOn;
 use crate::check::{
     Counts, DB, Setting, Violation, check, drawn_disk, end_write, home_is_plain, is_fault, open, read_again, read_all,
 };
@@ -31,22 +30,12 @@ pub const SCHEMES: [&str; 2] = ["log", "wal-opt"];
 struct Shared {
     setting: Setting,
     known: Arc<Mutex<Timeline<Arc<State>>>>,
-    found: Arc<Mutex<Option<Violation>>>,
-    notes: Option<Arc<Mutex<Vec<String>>>>,
-    sim: SimDisk,
+    found: Found,
+    notes: Notes,
     /// A write or flush fails in this round.
     faulty: bool,
     /// A thread was told of the failure.
     struck: Arc<AtomicBool>,
-}
-
-impl Shared {
-    fn note(&self, line: impl FnOnce() -> String) {
-        if let Some(notes) = &self.notes {
-            let operations = under(None, || self.sim.ops());
-            notes.lock().push(format!("{operations:>6} {}", line()));
-        }
-    }
 }
 
 /// Its threads end together.
@@ -114,8 +103,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         setting,
         known: Arc::new(Mutex::new(Timeline::starting(Arc::default()))),
         found: Arc::default(),
-        notes: campaign.trace.then(Arc::default),
-        sim: SimDisk::new(config),
+        notes: Notes::new(campaign.trace, SimDisk::new(config)),
         faulty: false,
         struck: Arc::default(),
     };
@@ -137,7 +125,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
     }
     done.map_err(|mut v| {
         v.what = format!("{} [{:?}, {:?}]", v.what, shared.setting.options, shared.setting.taste);
-        v.notes = shared.notes.map(|notes| notes.lock().clone()).unwrap_or_default();
+        v.notes = shared.notes.lines();
         v
     })
 }
@@ -154,7 +142,7 @@ impl World {
         self.processes.drain(..).for_each(Process::bury);
         self.shared.faulty = false;
         self.shared.struck = Arc::default();
-        self.shared.sim = sim.clone();
+        self.shared.notes.go_on(sim.clone());
         let point = self.crash_points();
         self.disk = HookDisk::new(sim, Some(point));
         let count = [1, 1, 2, 3][self.rng.below(4)];
@@ -174,17 +162,13 @@ impl World {
                 }
                 let known = shared.known.lock().clone();
                 let killed = rng.below(6) == 0;
-                let disk = inside();
-                let disk = if killed { disk.survive() } else { disk.crash(rng.next_u64()) };
+                let disk = left_by(&inside(), killed, &mut rng);
                 let unflushed = known.from(known.floor);
                 let allowed = if killed { known.from(known.seen) } else { unflushed.clone() };
                 let depth = [0, 0, 0, 1][rng.below(4)];
                 let verdict = check(&shared.setting, &disk, &allowed, &unflushed, &mut rng, depth);
-                if let Err(mut v) = verdict {
-                    v.what = format!("{}: {}", if killed { "after a kill" } else { "after a crash" }, v.what);
-                    shared.note(|| v.what.clone());
-                    v.trace.splice(0..0, inside().trace().iter().map(ToString::to_string));
-                    *shared.found.lock() = Some(v);
+                if let Err(v) = verdict {
+                    report(&shared.found, &shared.notes, killed, &inside(), v);
                 }
             }
         })
@@ -196,11 +180,9 @@ impl World {
             self.hire();
         }
         if self.rng.below(5) == 0 {
-            let op = [Op::Write, Op::WriteDurable, Op::Sync, Op::Sync][self.rng.below(4)];
-            let nth = 1 + self.rng.below(30) as u64;
-            self.disk.sim().fail_nth(op, nth, ErrorKind::Other);
+            let fault = draw_fault(self.disk.sim(), &mut self.rng);
             self.shared.faulty = true;
-            self.shared.note(|| format!("{op:?} {nth} from here fails"));
+            self.shared.notes.add(|| fault);
         }
         let steps = 1 + self.rng.below(12);
         let closes = self.rng.below(6) == 0;
@@ -225,27 +207,18 @@ impl World {
         &mut self,
         what: impl Fn(&mut Worker) -> Result<(), String> + Clone + Send + 'static,
     ) -> Result<(), Violation> {
-        let workers: Vec<_> = self.workers.drain(..).map(|worker| Arc::new(Mutex::new(Some(worker)))).collect();
-        let programs = workers.iter().map(|worker| {
-            let (worker, what, shared) = (worker.clone(), what.clone(), self.shared.clone());
-            let process = worker.lock().as_ref().map(|worker| worker.process.disk.clone());
-            let program: Program = Box::new(move || {
-                let Some(mut own) = worker.lock().take() else { return };
-                own.shared = shared;
-                let ended = catch_unwind(AssertUnwindSafe(|| own.run(what)));
-                *worker.lock() = Some(own);
-                match ended {
-                    Err(panic) if !panic.is::<Death>() => resume_unwind(panic),
-                    _ => {}
-                }
-            });
-            let goes_on: GoesOn = Box::new(move || {
-                let _ = process.as_ref().map(ProcessDisk::end_thread_of_dead);
-            });
-            (program, goes_on)
-        });
-        let ended = baton::run(self.rng.next_u64(), &mut self.now, programs.collect());
-        self.workers = workers.iter().filter_map(|worker| worker.lock().take()).collect();
+        let shared = self.shared.clone();
+        let goes_on = |worker: &Worker| -> GoesOn {
+            let process = worker.process.disk.clone();
+            Box::new(move || drop(process.end_thread_of_dead()))
+        };
+        let act = move |worker: &mut Worker| {
+            worker.shared = shared.clone();
+            worker.run(&what);
+        };
+        let (seed, workers) = (self.rng.next_u64(), std::mem::take(&mut self.workers));
+        let (workers, ended) = run_each(seed, &mut self.now, workers, goes_on, act);
+        self.workers = workers;
         if let Some(found) = self.shared.found.lock().take() {
             return Err(if found.trace.is_empty() { self.bad(found.what) } else { found });
         }
@@ -269,9 +242,8 @@ impl World {
     /// All processes die, and perhaps the power goes; the next process decides for good.
     fn die(&mut self) -> Result<(), Violation> {
         let killed = self.rng.below(2) == 0;
-        let sim = self.disk.sim();
-        let sim = if killed { sim.survive() } else { sim.crash(self.rng.next_u64()) };
-        self.shared.note(|| if killed { "all die".to_owned() } else { "power goes".to_owned() });
+        let sim = left_by(self.disk.sim(), killed, &mut self.rng);
+        self.shared.notes.add(|| if killed { "all die".to_owned() } else { "power goes".to_owned() });
         self.crashed = true;
         if !killed {
             self.shared.known.lock().lose_power();
@@ -309,7 +281,7 @@ impl Worker {
     fn run(&mut self, what: impl FnOnce(&mut Worker) -> Result<(), String>) {
         let Err(what) = what(self) else { return };
         let Shared { faulty, struck, found, .. } = &self.shared;
-        self.shared.note(|| format!("{} is told: {what}", self.name));
+        self.shared.notes.add(|| format!("{} is told: {what}", self.name));
         if *faulty && is_fault(&what) {
             struck.store(true, Ordering::SeqCst);
         } else {
@@ -324,7 +296,7 @@ impl Worker {
         }
         if self.rng.below(40) == 0 {
             let calls = self.rng.below(100) as u64;
-            self.shared.note(|| format!("the process of {} dies after {calls} calls", self.name));
+            self.shared.notes.add(|| format!("the process of {} dies after {calls} calls", self.name));
             self.process.disk.die_after(calls);
         }
         match self.rng.below(24) {
@@ -345,7 +317,7 @@ impl Worker {
             let mut client = opened.map_err(|e| format!("open: {e} ({e:?})"))?;
             client.synchronous =
                 [Synchronous::Full, Synchronous::Full, Synchronous::Full, Synchronous::Normal][self.rng.below(4)];
-            self.shared.note(|| format!("{} opens, {:?}", self.name, client.synchronous));
+            self.shared.notes.add(|| format!("{} opens, {:?}", self.name, client.synchronous));
             self.client = Some(client);
         }
         self.client.as_mut().ok_or_else(|| "no connection".to_owned())
@@ -362,7 +334,7 @@ impl Worker {
         self.end()?;
         let Some(client) = self.client.take() else { return Ok(()) };
         let closed = client.close();
-        self.shared.note(|| format!("{} closes: {closed:?}", self.name));
+        self.shared.notes.add(|| format!("{} closes: {closed:?}", self.name));
         closed.map_err(|e| format!("close: {e} ({e:?})"))
     }
 
@@ -371,13 +343,13 @@ impl Worker {
         self.end()?;
         let failed = Mutex::new(None);
         self.process.engine.rest(|_, e| *failed.lock() = Some(format!("rest: {e} ({e:?})")));
-        self.shared.note(|| format!("{} rests", self.name));
+        self.shared.notes.add(|| format!("{} rests", self.name));
         failed.into_inner().map_or(Ok(()), Err)
     }
 
     fn checkpoint(&mut self) -> Result<(), String> {
         let done = self.client()?.connection().pragma("checkpoint", None);
-        self.shared.note(|| format!("{} checkpoints: {done:?}", self.name));
+        self.shared.notes.add(|| format!("{} checkpoints: {done:?}", self.name));
         match done {
             Some(Err(Error::Busy(_)) | Ok(_)) => Ok(()),
             other => Err(format!("checkpoint: {other:?}")),
@@ -396,7 +368,7 @@ impl Worker {
             Ok(begun) => begun,
             Err(e @ (Error::Busy(_) | Error::BusySnapshot)) => {
                 let _ = client.end();
-                shared.note(|| format!("{name} does not begin: {e}"));
+                shared.notes.add(|| format!("{name} does not begin: {e}"));
                 return Ok(());
             }
             Err(e) => {
@@ -418,7 +390,7 @@ impl Worker {
         let at = known.states[from..].iter().position(|(state, _)| Arc::ptr_eq(state, &found) || **state == *found);
         let Some(at) = at.map(|at| from + at) else { return Err("it reads a state whose transaction failed".into()) };
         known.see(at);
-        shared.note(|| format!("{name} reads state {at}"));
+        shared.notes.add(|| format!("{name} reads state {at}"));
         Ok(())
     }
 
@@ -445,14 +417,14 @@ impl Worker {
             known.states.truncate(at + 1);
             known.states.push((plan.next.clone(), durable));
             own.set(at + 1);
-            shared.note(|| format!("{name} may commit state {}", at + 1));
+            shared.notes.add(|| format!("{name} may commit state {}", at + 1));
         };
         let mut acknowledged = || {
             shared.known.lock().see(own.get());
             shared.setting.counts.commits.fetch_add(1, Ordering::Relaxed);
         };
         let written = client.write(&base, &plan, course, &mut attempt, &mut acknowledged);
-        shared.note(|| format!("{name} writes {} -> {} pages: {written:?}", base.count(), plan.next.count()));
+        shared.notes.add(|| format!("{name} writes {} -> {} pages: {written:?}", base.count(), plan.next.count()));
         end_write(client, written, stale, base, course)?;
         if rng.below(3) > 0 { self.end() } else { Ok(()) }
     }

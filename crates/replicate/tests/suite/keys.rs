@@ -167,5 +167,5 @@ fn keys_are_renewed_while_the_process_runs() {
     place.bucket.lock().unwrap().accepts = Some("NEW".to_owned());
     place.has_aws_file(secret, &format!("[default]\n{}", profile("NEW")));
     place.sql("INSERT INTO t VALUES (2, 'x')");
-    until("the next batch", || place.keys().iter().filter(|key| key.contains("/0000/")).count() == 2);
+    until("the next batch", || place.keys().iter().filter(|key| key.contains("/0000/")).count() > 1);
 }

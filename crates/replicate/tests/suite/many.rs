@@ -242,7 +242,7 @@ fn a_database_at_rest_is_not_opened() {
     });
     assert!(made > 0.0 && puts() == made);
     many.place.sql("UPDATE t SET x = 'new'");
-    until("it is shipped", || metric("litestream_txid") == 2.0);
+    until("it is shipped", || metric("litestream_txid") > 1.0);
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn a_bucket_that_is_silent_holds_up_no_other_and_keys_are_the_configurations() {
     let batches = || bucket.keys().iter().filter(|key| key.starts_with("a/b/0000/")).count();
     until("the first batch", || batches() == 1);
     bucket.sql("CREATE TABLE more(n)");
-    until("the next batch", || batches() == 2);
+    until("the next batch", || batches() > 1);
     let of_all: std::collections::BTreeSet<String> =
         bucket.bucket.lock().unwrap().access_keys.iter().cloned().collect();
     assert_eq!(of_all.into_iter().collect::<Vec<_>>(), ["of-one"]);

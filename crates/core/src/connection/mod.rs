@@ -35,6 +35,7 @@ mod wait;
 mod wal;
 mod write;
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -236,9 +237,7 @@ impl Connection {
 
     #[inline]
     pub(crate) fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
-        if let Err(e) = &result {
-            self.note_error(e);
-        }
+        let result = result.map_err(|e| self.note_error(e));
         // In a child of a fork a lock may never end.
         if cfg!(debug_assertions) && self.check_process().is_ok() {
             self.assert_state();
@@ -247,8 +246,18 @@ impl Connection {
     }
 
     #[cold]
-    fn note_error(&mut self, error: &Error) {
+    fn note_error(&mut self, error: Error) -> Error {
+        let error = if self.journal.rolls_back() { self.not_rolled_back(error) } else { error };
         self.last_error = Some(error.to_string());
+        error
+    }
+
+    /// Behind another error of a rollback SQLite trusts its cache (`pager_error` of `pager.c`).
+    fn not_rolled_back(&self, e: Error) -> Error {
+        if e.is_short() || matches!(e, Error::Io { .. } | Error::Poisoned(_) | Error::WrittenLate(_)) {
+            return e;
+        }
+        Error::io(self.db.what("cannot roll back a transaction of"), io::Error::other(e.to_string()))
     }
 
     fn check_process(&self) -> Result<()> {

@@ -216,6 +216,9 @@ impl Connection {
             self.cache.note_any();
             return self.db.home.write_at(data, offset).context(|| self.db.what("cannot write"));
         }
+        if self.plays_back_unwritten() {
+            return Ok(());
+        }
         self.begin_again()?;
         if self.role.is_doomed() && !self.is_apart() {
             // SQLite plays its journal back: the snapshot has these pages.
@@ -274,6 +277,12 @@ impl Connection {
         Ok(())
     }
 
+    /// SQLite plays its journal back although its first write was refused: the snapshot has these
+    /// pages.
+    fn plays_back_unwritten(&self) -> bool {
+        self.journal.rolls_back() && self.role.txn().is_none() && !self.is_apart()
+    }
+
     /// Begins anew after a commit without an unlock, or a prepare without a commit.
     pub(super) fn begin_again(&mut self) -> Result<()> {
         self.write_after_merge()?;
@@ -310,6 +319,9 @@ impl Connection {
         if self.is_aside() {
             let cut = self.cut_home(len);
             return self.noted(cut);
+        }
+        if self.plays_back_unwritten() {
+            return Ok(());
         }
         if let Some(Txn { stage: TxnStage::Prepared(prepared), .. }) = self.role.txn()
             && len == prepared.state.bytes()

@@ -99,7 +99,7 @@ impl Connection {
         self.db.ask_for_wal(asked);
         match self.tell_asked() {
             Ok(()) | Err(Error::Busy(_) | Error::BusySnapshot | Error::NotAlone(_)) => {}
-            Err(e) => self.note_error(&e),
+            Err(e) => drop(self.note_error(e)),
         }
     }
 

@@ -1,6 +1,5 @@
 //! The two steps of a commit.
 
-use std::io;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,23 +21,13 @@ use crate::sqlite_format::home;
 impl Connection {
     /// SQLITE_FCNTL_SYNC: prepare. `super_journal`: the one over several files.
     pub fn prepare(&mut self, super_journal: Option<&Path>) -> Result<()> {
-        let rolls_back = self.journal.take_played_back();
         self.db.queue.set_inside(self.id, true);
-        let prepared = self.prepare_txn(super_journal, rolls_back);
+        let prepared = self.prepare_txn(super_journal);
         self.db.queue.set_inside(self.id, false);
-        let prepared = prepared.map_err(|e| if rolls_back { self.not_rolled_back(e) } else { e });
         self.noted(prepared)
     }
 
-    /// Behind another error of a rollback SQLite trusts its cache (`pager_error` of `pager.c`).
-    fn not_rolled_back(&self, e: Error) -> Error {
-        if e.is_short() || matches!(e, Error::Io { .. } | Error::Poisoned(_) | Error::WrittenLate(_)) {
-            return e;
-        }
-        Error::io(self.db.what("cannot roll back a transaction of"), io::Error::other(e.to_string()))
-    }
-
-    fn prepare_txn(&mut self, super_journal: Option<&Path>, rolls_back: bool) -> Result<()> {
+    fn prepare_txn(&mut self, super_journal: Option<&Path>) -> Result<()> {
         let (looks, has_moved) = (self.looked().is_some(), self.has_moved());
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         if txn.doomed && looks {
@@ -81,7 +70,7 @@ impl Connection {
         let db = &*self.db;
         let mut writer = db.writer.lock();
         // A rollback needs no log: the next transaction looks.
-        if !rolls_back {
+        if !self.journal.rolls_back() {
             see_to_files(db, &mut writer, looks || self.said.exclusive, !txn.streamed.is_empty())?;
         }
         check_newest(db, writer.as_ref(), txn)?;

@@ -28,8 +28,9 @@ pub struct VirtualJournal {
     /// Records were synced before their header, as under FULL and EXTRA.
     full_sync: bool,
     synced: bool,
-    /// SQLite has read the number of records in its first header, as only a rollback does.
-    played_back: bool,
+    /// SQLite has read the number of records in its first header, as only a rollback does, and has
+    /// not written since.
+    rolls_back: bool,
 }
 
 impl VirtualJournal {
@@ -65,6 +66,7 @@ impl VirtualJournal {
         offset: u64,
         temp: impl FnOnce() -> Result<Arc<dyn DiskFile>>,
     ) -> Result<()> {
+        self.rolls_back = false;
         self.last_write_was_header = data.len() == HEADER_WRITE_BYTES && data.starts_with(&MAGIC);
         // SQLite mostly appends, and there is room.
         let at_end = offset == self.len && self.len == self.memory.len() as u64;
@@ -106,6 +108,7 @@ impl VirtualJournal {
     }
 
     pub fn truncate(&mut self, len: u64) {
+        self.rolls_back = false;
         self.len = self.len.min(len);
         self.memory.truncate(usize::try_from(len).unwrap_or(usize::MAX));
         match len.checked_sub(MEMORY_BYTES as u64) {
@@ -132,14 +135,14 @@ impl VirtualJournal {
         self.synced && !self.full_sync
     }
 
-    /// Whether SQLite has rolled the transaction back since it was asked last.
-    pub fn take_played_back(&mut self) -> bool {
-        std::mem::take(&mut self.played_back)
+    /// Whether SQLite is rolling the transaction back.
+    pub fn rolls_back(&self) -> bool {
+        self.rolls_back
     }
 
     /// The transaction is over.
     pub fn forget_syncs(&mut self) {
-        self.played_back = false;
+        self.rolls_back = false;
         self.synced = false;
         self.full_sync = false;
     }
@@ -154,7 +157,7 @@ impl VirtualJournal {
         offset: u64,
         gone: impl FnOnce(&Path) -> Result<bool>,
     ) -> Result<usize> {
-        self.played_back |= offset < HEADER_WRITE_BYTES as u64 && buf.len() > 1;
+        self.rolls_back |= offset < HEADER_WRITE_BYTES as u64 && buf.len() > 1;
         let magic_at = self.len.saturating_sub(MAGIC.len() as u64);
         if offset.saturating_add(buf.len() as u64) > magic_at
             && let Some(path) = self.super_journal()?

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use onewrite_core::disk::Disk;
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
+use onewrite_core::disk::{Disk, LockKind, OpenMode};
 use onewrite_core::inspect::layout::slot;
 use onewrite_sim::baton::{self, GoesOn, Program};
 use onewrite_sim::check::{Counts, Violation};
@@ -21,6 +21,9 @@ use onewrite_sim::sql::process::{BESIDE, Level, level};
 use onewrite_sim::sql::statements::Shape;
 use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
+
+/// A byte of SQLite's locks (`os.h`).
+const RESERVED: u64 = 0x4000_0001;
 
 const SHAPE: Shape =
     Shape { page_bytes: 1024, page_bytes_max: 4096, auto_vacuum: 0, bytes_max: 100_000, big_bytes: 50_000 };
@@ -353,6 +356,48 @@ fn a_connection_that_keeps_its_lock_goes_on_behind_a_full_disk() {
         }
         assert!((1..60).contains(&failures), "{failures}");
     }
+}
+
+/// It writes nothing for the rollback of a transaction whose first write was refused (rule
+/// RollbackIsReal).
+#[test]
+fn a_connection_that_keeps_its_lock_rolls_back_beside_another_process_that_is_about_to_write() {
+    let (mut failures, mut refused) = (0, 0);
+    for room in (0..60).map(|n| n * 30_000) {
+        let (setting, sim, process) = (setting(), sim(), level(0));
+        process.boot(HookDisk::new(sim.clone(), None));
+        let db = process.open(0, &setting.options).unwrap();
+        db.execute_batch(
+            "PRAGMA locking_mode=EXCLUSIVE; CREATE TABLE t(a, b); INSERT INTO t VALUES (1, zeroblob(20000))",
+        )
+        .unwrap();
+        let before = print(&db, "main").unwrap();
+        let files = sim.paths().into_iter().filter_map(|path| sim.snapshot_file(&path));
+        sim.set_capacity((files.map(|bytes| bytes.len()).sum::<usize>() + room) as u64);
+        failures += u32::from(db.execute_batch("PRAGMA page_size=1024; VACUUM").is_err());
+        sim.set_capacity(SimConfig::default().capacity);
+        let other = sim.open(&path(0), OpenMode::ReadWrite).unwrap();
+        if other.try_lock(RESERVED, 1, LockKind::Exclusive).unwrap() {
+            db.execute_batch("BEGIN; UPDATE t SET a = 2").unwrap();
+            match db.execute_batch("COMMIT") {
+                Ok(()) => assert!(db.is_autocommit()),
+                Err(e) => {
+                    assert_eq!(e.sqlite_error_code(), Some(ErrorCode::DatabaseBusy), "room for {room} bytes");
+                    refused += 1;
+                    db.execute_batch("ROLLBACK").unwrap();
+                    assert_eq!(print(&db, "main").unwrap(), before, "room for {room} bytes");
+                }
+            }
+        }
+        drop(other);
+        db.execute_batch("UPDATE t SET a = 3; INSERT INTO t VALUES (4, 4)").unwrap();
+        let allowed = Allowed::only([print(&db, "main").unwrap(), empty()]);
+        let checked = check(&setting, &sim.survive(), &allowed, &allowed, &mut SplitMix64::new(1), 1, 0);
+        assert_eq!(checked.err().map(|v| v.what), None, "room for {room} bytes");
+        db.close().unwrap();
+        process.halt();
+    }
+    assert!((1..60).contains(&failures) && refused > 0, "{failures} {refused}");
 }
 
 /// A connection that keeps its lock, and cannot step aside, reads as a reader does, also ahead: not

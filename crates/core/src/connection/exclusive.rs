@@ -44,10 +44,11 @@ impl Connection {
     }
 
     fn pin_again(&mut self, db: &Database, inner: &mut DatabaseState) -> Result<()> {
-        if let Some(old) = self.role.take_reader() {
-            db.unpin(inner, &old.state)?;
-        }
-        self.pin(inner, true)
+        let old = self.role.take_reader();
+        let pinned = self.pin(inner, true);
+        // Only now: the last snapshot of a plain file gives its SHARED back.
+        let unpinned = old.map_or(Ok(()), |old| db.unpin(inner, &old.state));
+        pinned.and(unpinned)
     }
 
     /// `Busy` while another reads: the caller asks again (rule AnnounceThenLook).

@@ -22,8 +22,10 @@ use onewrite_sim::sql::statements::Shape;
 use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode};
 
-/// A byte of SQLite's locks (`os.h`).
+/// SQLite's locks (`os.h`).
 const RESERVED: u64 = 0x4000_0001;
+const SHARED: u64 = RESERVED + 1;
+const SHARED_BYTES: u64 = 510;
 
 const SHAPE: Shape =
     Shape { page_bytes: 1024, page_bytes_max: 4096, auto_vacuum: 0, bytes_max: 100_000, big_bytes: 50_000 };
@@ -377,6 +379,7 @@ fn a_connection_that_keeps_its_lock_rolls_back_beside_another_process_that_is_ab
         failures += u32::from(db.execute_batch("PRAGMA page_size=1024; VACUUM").is_err());
         sim.set_capacity(SimConfig::default().capacity);
         let other = sim.open(&path(0), OpenMode::ReadWrite).unwrap();
+        assert!(!other.try_lock(SHARED, SHARED_BYTES, LockKind::Exclusive).unwrap(), "room for {room} bytes");
         if other.try_lock(RESERVED, 1, LockKind::Exclusive).unwrap() {
             db.execute_batch("BEGIN; UPDATE t SET a = 2").unwrap();
             match db.execute_batch("COMMIT") {

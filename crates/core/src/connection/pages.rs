@@ -32,6 +32,7 @@ enum Shows {
 impl Connection {
     /// xRead; returns the bytes read, fewer only at the end.
     pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.journal.is_not_rolled_back();
         match self.read_at_rest(buf, offset) {
             Ok(false) => self.read_and_see(buf, offset),
             read => self.noted(read.map(|_whole| buf.len())),
@@ -216,7 +217,7 @@ impl Connection {
             self.cache.note_any();
             return self.db.home.write_at(data, offset).context(|| self.db.what("cannot write"));
         }
-        if self.plays_back_unwritten() {
+        if self.plays_back()? {
             return Ok(());
         }
         self.begin_again()?;
@@ -277,10 +278,17 @@ impl Connection {
         Ok(())
     }
 
-    /// SQLite plays its journal back although its first write was refused: the snapshot has these
-    /// pages.
-    fn plays_back_unwritten(&self) -> bool {
-        self.journal.rolls_back() && self.role.txn().is_none() && !self.is_apart()
+    /// SQLite plays its journal back: the snapshot has the pages, so that a rollback needs neither
+    /// room nor a log (rule RollbackIsReal).
+    pub(super) fn plays_back(&mut self) -> Result<bool> {
+        if !self.journal.rolls_back() || self.is_apart() || self.role.is_doomed() {
+            return Ok(false);
+        }
+        if self.role.txn().is_some_and(|txn| !txn.is_untouched()) {
+            self.reopen()?;
+            self.roll_back()?;
+        }
+        Ok(true)
     }
 
     /// Begins anew after a commit without an unlock, or a prepare without a commit.
@@ -320,7 +328,8 @@ impl Connection {
             let cut = self.cut_home(len);
             return self.noted(cut);
         }
-        if self.plays_back_unwritten() {
+        let plays_back = self.plays_back();
+        if self.noted(plays_back)? {
             return Ok(());
         }
         if let Some(Txn { stage: TxnStage::Prepared(prepared), .. }) = self.role.txn()

@@ -47,6 +47,9 @@ impl Connection {
         // SQLite has played its journal back.
         self.reopen()?;
         self.check_process()?;
+        if self.plays_back()? {
+            return self.db.inner.lock().check();
+        }
         self.line_up(super_journal.is_some())?;
         self.take_place_again()?;
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
@@ -69,10 +72,7 @@ impl Connection {
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let db = &*self.db;
         let mut writer = db.writer.lock();
-        // A rollback needs no log: the next transaction looks.
-        if !self.journal.rolls_back() {
-            see_to_files(db, &mut writer, looks || self.said.exclusive, !txn.streamed.is_empty())?;
-        }
+        see_to_files(db, &mut writer, looks || self.said.exclusive, !txn.streamed.is_empty())?;
         check_newest(db, writer.as_ref(), txn)?;
         if !txn.is_untouched() && (super_journal.is_some() || plain) {
             db.spans_aside.fetch_or(super_journal.is_some(), Relaxed);

@@ -28,8 +28,8 @@ pub struct VirtualJournal {
     /// Records were synced before their header, as under FULL and EXTRA.
     full_sync: bool,
     synced: bool,
-    /// SQLite has read the number of records in its first header, as only a rollback does, and has
-    /// not written since.
+    /// SQLite has read the number of records in its first header, as only a rollback does. Since
+    /// then it has only read on here, and written the database.
     rolls_back: bool,
 }
 
@@ -140,9 +140,13 @@ impl VirtualJournal {
         self.rolls_back
     }
 
+    /// SQLite reads the database, or begins: a rollback is over, or was broken off.
+    pub fn is_not_rolled_back(&mut self) {
+        self.rolls_back = false;
+    }
+
     /// The transaction is over.
     pub fn forget_syncs(&mut self) {
-        self.rolls_back = false;
         self.synced = false;
         self.full_sync = false;
     }

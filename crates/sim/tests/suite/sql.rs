@@ -403,6 +403,33 @@ fn a_connection_that_keeps_its_lock_rolls_back_beside_another_process_that_is_ab
     assert!((1..60).contains(&failures) && refused > 0, "{failures} {refused}");
 }
 
+/// A rollback needs no room: with a kept lock SQLite otherwise repeats it, and reads nothing until
+/// there is some.
+#[test]
+fn a_connection_that_keeps_its_lock_reads_on_a_full_disk() {
+    let (mut setting, sim, process) = (setting(), sim(), level(0));
+    setting.options.push(("stream_size".to_owned(), "64k".to_owned()));
+    process.boot(HookDisk::new(sim.clone(), None));
+    let db = process.open(0, &setting.options).unwrap();
+    db.execute_batch(
+        "PRAGMA locking_mode=EXCLUSIVE; PRAGMA cache_size=10; CREATE TABLE t(a, b); WITH RECURSIVE n(i) AS \
+         (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 400) INSERT INTO t SELECT i, randomblob(900) FROM n",
+    )
+    .unwrap();
+    let before = print(&db, "main").unwrap();
+    let files = sim.paths().into_iter().filter_map(|path| sim.snapshot_file(&path));
+    sim.set_capacity(files.map(|bytes| bytes.len()).sum::<usize>() as u64);
+    let refused = db.execute_batch("UPDATE t SET b = randomblob(900)").unwrap_err();
+    assert_eq!(refused.sqlite_error_code(), Some(ErrorCode::DiskFull));
+    assert_eq!(print(&db, "main").unwrap(), before);
+    sim.set_capacity(SimConfig::default().capacity);
+    db.execute_batch("INSERT INTO t VALUES (3, 3)").unwrap();
+    let allowed = Allowed::only([print(&db, "main").unwrap(), empty()]);
+    let checked = check(&setting, &sim.survive(), &allowed, &allowed, &mut SplitMix64::new(1), 1, 0);
+    assert_eq!(checked.err().map(|v| v.what), None);
+    process.halt();
+}
+
 /// A connection that keeps its lock, and cannot step aside, reads as a reader does, also ahead: not
 /// the pages that it has overwritten since.
 #[test]

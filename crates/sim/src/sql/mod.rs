@@ -7,7 +7,7 @@
 //! - [`statements`]: draws SQL.
 //! - [`history`]: runs histories, with `transact`, `overlap`, `events` and `deaths`.
 //! - [`attached`]: runs histories of transactions over several databases.
-//! - [`threads`]: runs histories on threads.
+//! - [`threads`]: runs histories on threads, with `merges`.
 //! - [`check`]: judges the disk after a crash.
 
 // The two files of a history index several lists at once.
@@ -19,6 +19,7 @@ mod deaths;
 mod events;
 pub mod history;
 pub mod machine;
+mod merges;
 mod overlap;
 pub mod plain;
 pub mod print;

@@ -35,7 +35,7 @@ impl World {
             return Ok(());
         }
         let (files, all) = match grows {
-            true => (vec![0], statements::growth(SCHEMAS[0], &mut self.rng)),
+            true => (vec![0], statements::growth(SCHEMAS[0], self.rng.below(4), &mut self.rng)),
             false => self.draw_transaction(i),
         };
         let before = self.oracles.lock().latest();
@@ -123,7 +123,7 @@ impl World {
         match self.rng.below(8) {
             0 => self.checkpoint_by(other),
             _ if overlap.grows => {
-                let all = statements::growth(SCHEMAS[0], &mut self.rng);
+                let all = statements::growth(SCHEMAS[0], self.rng.below(4), &mut self.rng);
                 self.transact(other, &[0], &all)
             }
             _ => self.write_by(other),

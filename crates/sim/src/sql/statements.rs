@@ -108,10 +108,10 @@ pub fn statement(shape: Shape, schema: &str, rng: &mut SplitMix64) -> String {
     }
 }
 
-/// One transaction's statements that free no page: rows behind the newest of one of some tables,
+/// One transaction's statements that free no page: rows behind the newest of `table`, one of four,
 /// and rows of it that keep their size.
-pub fn growth(schema: &str, rng: &mut SplitMix64) -> Vec<String> {
-    let table = format!("{schema}.g{}", rng.below(4));
+pub fn growth(schema: &str, table: usize, rng: &mut SplitMix64) -> Vec<String> {
+    let table = format!("{schema}.g{table}");
     let (rows, bytes, seed) = (1 + rng.below(60), 20 + rng.below(90), rng.next_u64() >> 24);
     let grow = format!(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) \

@@ -15,6 +15,7 @@ use rusqlite::{Connection, ffi};
 
 use super::check::{Allowed, Setting, asks_for_writer, check, damage, empty, log_path, path, said, stock_reads};
 use super::history::last_row;
+use super::merges::{self, Merged, Mirror, SLOTS, observe};
 use super::print::{Print, print};
 use super::process::{Level, SCHEMAS, abandon_levels, add_noise, attach_side, explain, level, set_up};
 use super::statements::{self, Shape};
@@ -32,8 +33,10 @@ const PROCESSES: usize = usize::MAX / 2;
 
 /// The oracle of both databases.
 #[derive(Clone)]
-struct Known {
+pub(super) struct Known {
     files: [Timeline<Print>; 2],
+    /// In place of the first, where transactions merge.
+    pub(super) merged: Option<Merged>,
     /// Indexes of the states that transactions over both may have led to.
     pairs: Vec<[usize; 2]>,
 }
@@ -50,7 +53,11 @@ impl Known {
     fn allowed(&self, killed: bool) -> Allowed {
         let files = [0, 1].map(|file| self.files[file].from(0));
         let first = [0, 1].map(|file| if killed { self.files[file].seen } else { self.files[file].floor });
-        Allowed { files, pairs: self.pairs.clone() }.from(first)
+        let mut allowed = Allowed { files, pairs: self.pairs.clone() }.from(first);
+        if let Some(merged) = &self.merged {
+            allowed.files[0] = merged.allowed(killed);
+        }
+        allowed
     }
 
     /// From here on the transaction may be permanent. Its writer has each base's successor to
@@ -99,13 +106,15 @@ impl Known {
 }
 
 #[derive(Clone)]
-struct Shared {
-    setting: Setting,
-    known: Arc<Mutex<Known>>,
+pub(super) struct Shared {
+    pub(super) setting: Setting,
+    pub(super) known: Arc<Mutex<Known>>,
+    /// Transactions merge.
+    pub(super) merges: Option<Arc<Mutex<Mirror>>>,
     found: Found,
-    notes: Notes,
+    pub(super) notes: Notes,
     /// Transactions have numbers, so no two states are equal.
-    stamps: Arc<AtomicU64>,
+    pub(super) stamps: Arc<AtomicU64>,
     /// A write or flush fails in this round.
     faulty: bool,
     /// The disk is full in this round.
@@ -120,14 +129,16 @@ struct Shared {
     loses: bool,
 }
 
-struct Client {
-    db: Connection,
-    synchronous: Synchronous,
+pub(super) struct Client {
+    pub(super) db: Connection,
+    pub(super) synchronous: Synchronous,
     /// `journal_mode=MEMORY`.
     journal_in_memory: bool,
     has_side: bool,
     /// The states that its transaction reads.
-    reading: Option<Vec<usize>>,
+    pub(super) reading: Option<Vec<usize>>,
+    /// The same, where transactions merge.
+    pub(super) snapshot: Option<Print>,
 }
 
 impl Client {
@@ -142,18 +153,20 @@ impl Client {
 }
 
 /// A thread, with its connection.
-struct Worker {
-    name: usize,
+pub(super) struct Worker {
+    pub(super) name: usize,
+    /// No other living thread has it.
+    pub(super) slot: usize,
     process: usize,
-    level: Level,
+    pub(super) level: Level,
     /// All processes.
     all: Vec<Level>,
-    disk: HookDisk,
-    client: Option<Client>,
+    pub(super) disk: HookDisk,
+    pub(super) client: Option<Client>,
     /// Its last open was with `mode=ro`.
-    reads_only: bool,
-    rng: SplitMix64,
-    shared: Shared,
+    pub(super) reads_only: bool,
+    pub(super) rng: SplitMix64,
+    pub(super) shared: Shared,
 }
 
 struct World {
@@ -167,7 +180,7 @@ struct World {
     every: usize,
 }
 
-type Step = Result<(), String>;
+pub(super) type Step = Result<(), String>;
 
 const IMMEDIATE: &str = "BEGIN IMMEDIATE";
 
@@ -203,13 +216,23 @@ fn draw_setting(rng: &mut SplitMix64, campaign: &Campaign, counts: &Arc<Counts>)
 /// Runs the history of `seed`.
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
     let mut rng = SplitMix64::new(seed ^ 0x7468);
-    let (config, setting) = draw_setting(&mut rng, campaign, counts);
+    let (config, mut setting) = draw_setting(&mut rng, campaign, counts);
     let count = [1, 1, 2, 3][rng.below(4)];
     let empty = empty();
-    let known = Known { files: [(); 2].map(|()| Timeline::starting(empty)), pairs: Vec::new() };
+    let merges = SplitMix64::new(seed ^ 0x6d65).below(3) == 0;
+    if merges {
+        setting.options.push(("concurrent".to_owned(), "1".to_owned()));
+        // Else those that add pages meet in the pointer map.
+        setting.shape.auto_vacuum = 0;
+    }
+    let mirror = merges.then(Mirror::new).transpose();
+    let mirror = mirror.map_err(|e| Violation::on(&SimDisk::new(config), format!("the mirror: {}", said(&e))))?;
+    let merged = merges.then(Merged::new);
+    let known = Known { files: [(); 2].map(|()| Timeline::starting(empty)), merged, pairs: Vec::new() };
     let shared = Shared {
         setting,
         known: Arc::new(Mutex::new(known)),
+        merges: mirror.map(|mirror| Arc::new(Mutex::new(mirror))),
         found: Arc::default(),
         notes: Notes::new(campaign.trace, SimDisk::new(config)),
         stamps: Arc::default(),
@@ -218,7 +241,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         struck: Arc::default(),
         lost: Arc::default(),
         observes: count > 1 && rng.below(4) == 0,
-        loses: rng.below(4) == 0,
+        loses: rng.below(4) == 0 && !merges,
     };
     let mut world = World {
         every: 12 + rng.below(60),
@@ -304,8 +327,14 @@ impl World {
             if rng.below(every) > 0 || shared.found.lock().is_some() || is_lost {
                 return;
             }
+            if let Err(what) = observe(&shared, &inside().survive()) {
+                report(&shared.found, &shared.notes, true, &inside(), Violation::on(&inside(), what));
+                return;
+            }
             let known = shared.known.lock().clone();
             let (killed, recoveries) = (rng.below(6) == 0, [0, 0, 0, 1][rng.below(4)]);
+            // Merged states have no single order, by which crashes of a recovery are judged.
+            let recoveries = if known.merged.is_some() { 0 } else { recoveries };
             let disk = left_by(&inside(), killed, &mut rng);
             let (allowed, unflushed) = (known.allowed(killed), known.allowed(false));
             let verdict = check(&shared.setting, &disk, &allowed, &unflushed, &mut rng, 0, recoveries);
@@ -317,11 +346,12 @@ impl World {
 
     fn hire(&mut self, process: usize) {
         let (name, rng) = (self.hired, SplitMix64::new(self.rng.next_u64()));
+        let slot = (0..SLOTS).find(|slot| self.workers.iter().all(|worker| worker.slot != *slot)).unwrap_or(0);
         self.hired += 1;
         let (level, disk) = (self.levels[process].clone(), self.disk.clone());
         let (client, reads_only, shared) = (None, false, self.shared.clone());
         let all = self.levels.clone();
-        self.workers.push(Worker { name, process, level, all, disk, client, reads_only, rng, shared });
+        self.workers.push(Worker { name, slot, process, level, all, disk, client, reads_only, rng, shared });
     }
 
     /// One thread makes the tables.
@@ -336,7 +366,7 @@ impl World {
             let process = self.rng.below(self.levels.len());
             self.hire(process);
         }
-        if self.rng.below(6) == 0 {
+        if self.rng.below(6) == 0 && self.shared.merges.is_none() {
             let fault = draw_fault(self.disk.sim(), &mut self.rng);
             self.shared.faulty = true;
             self.shared.notes.add(|| fault);
@@ -379,6 +409,11 @@ impl World {
             return Err(if found.trace.is_empty() { self.bad(found.what) } else { found });
         }
         ended.map_err(|what| self.bad(what))?;
+        if let Some(mirror) = self.shared.merges.clone() {
+            let (seed, disk) = (self.rng.next_u64(), self.disk.sim().survive());
+            alone(seed, || observe(&self.shared, &disk)).map_err(|what| self.bad(what))?;
+            mirror.lock().none_is_pending();
+        }
         let dead: Vec<usize> = (0..self.levels.len()).filter(|process| !self.levels[*process].is_alive()).collect();
         let seed = self.rng.next_u64();
         alone(seed, || self.workers.retain(|worker| !dead.contains(&worker.process)));
@@ -403,7 +438,9 @@ impl World {
         let sim = left_by(self.disk.sim(), killed, &mut self.rng);
         self.shared.notes.add(|| if killed { "all die".to_owned() } else { "power goes".to_owned() });
         if !killed {
-            self.shared.known.lock().files.iter_mut().for_each(Timeline::lose_power);
+            let mut known = self.shared.known.lock();
+            known.files.iter_mut().for_each(Timeline::lose_power);
+            known.merged.iter_mut().for_each(Merged::lose_power);
         }
         self.boot(sim);
         self.decide()
@@ -426,7 +463,10 @@ impl World {
             return Ok(());
         }
         let known = self.shared.known.lock().clone();
-        let prints = [0, 1].map(|file| known.files[file].states[known.files[file].seen].0);
+        let mut prints = [0, 1].map(|file| known.files[file].states[known.files[file].seen].0);
+        if let Some(merged) = &known.merged {
+            prints[0] = merged.newest();
+        }
         let beside = level(0);
         beside.boot(HookDisk::new(self.disk.sim().clone(), None));
         let read = alone(self.rng.next_u64(), || stock_reads(&beside, self.disk.sim(), prints));
@@ -459,6 +499,7 @@ impl Worker {
             self.level.die_after(calls);
         }
         match self.rng.below(41) {
+            0..23 if self.shared.merges.is_some() => self.write_merged(),
             0..23 => self.write(),
             23..29 => self.read(),
             29..31 => self.end(),
@@ -475,7 +516,7 @@ impl Worker {
     }
 
     /// An error that the history expects, or a violation.
-    fn tolerate(&mut self, error: &rusqlite::Error, doing: &str) -> Step {
+    pub(super) fn tolerate(&mut self, error: &rusqlite::Error, doing: &str) -> Step {
         let said = said(error);
         self.shared.notes.add(|| format!("{} {doing}: {said}", self.name));
         self.abort();
@@ -495,9 +536,9 @@ impl Worker {
     }
 
     /// Ends its transaction, whose errors change nothing.
-    fn abort(&mut self) {
+    pub(super) fn abort(&mut self) {
         if let Some(client) = &mut self.client {
-            client.reading = None;
+            (client.reading, client.snapshot) = (None, None);
             if !client.db.is_autocommit() {
                 let _ = client.db.execute_batch("ROLLBACK");
             }
@@ -507,7 +548,7 @@ impl Worker {
     fn open(&mut self) -> rusqlite::Result<Client> {
         self.reads_only = (self.shared.observes && self.process > 0) || self.rng.below(8) == 0;
         let reads_only = self.reads_only;
-        let has_side = self.rng.below(3) > 0;
+        let has_side = self.rng.below(3) > 0 && self.shared.merges.is_none();
         let mut options = self.shared.setting.options.clone();
         if self.shared.setting.sticky {
             options.push(("sticky".to_owned(), "1".to_owned()));
@@ -534,11 +575,11 @@ impl Worker {
             )
         });
         let journal_in_memory = mode == "MEMORY";
-        Ok(Client { db, synchronous, journal_in_memory, has_side, reading: None })
+        Ok(Client { db, synchronous, journal_in_memory, has_side, reading: None, snapshot: None })
     }
 
     /// False if it cannot open.
-    fn has_client(&mut self) -> Result<bool, String> {
+    pub(super) fn has_client(&mut self) -> Result<bool, String> {
         if self.client.is_none() {
             match self.open() {
                 Ok(client) => self.client = Some(client),
@@ -548,12 +589,12 @@ impl Worker {
         Ok(true)
     }
 
-    fn prints(&self) -> rusqlite::Result<Vec<Print>> {
+    pub(super) fn prints(&self) -> rusqlite::Result<Vec<Print>> {
         let Some(client) = &self.client else { return Ok(Vec::new()) };
         SCHEMAS[..client.files()].iter().map(|schema| print(&client.db, schema)).collect()
     }
 
-    fn execute(&self, sql: &str) -> rusqlite::Result<()> {
+    pub(super) fn execute(&self, sql: &str) -> rusqlite::Result<()> {
         self.client.as_ref().map_or(Ok(()), |client| client.db.execute_batch(sql))
     }
 
@@ -562,12 +603,21 @@ impl Worker {
             let setting = &self.shared.setting;
             let made = self.level.open(file, &setting.options).and_then(|db| {
                 db.execute_batch(&statements::settings(setting.shape, "main"))?;
-                let all = statements::schema("main").join("; ");
-                db.execute_batch(&format!("BEGIN IMMEDIATE; {all}; INSERT INTO t VALUES (1000, 'stamp', NULL)"))?;
+                let merges = file == 0 && self.shared.merges.is_some();
+                let all = statements::schema("main").join("; ") + "; INSERT INTO t VALUES (1000, 'stamp', NULL)";
+                db.execute_batch(&format!("BEGIN IMMEDIATE; {}", if merges { merges::schema() } else { all }))?;
                 let next = print(&db, "main")?;
+                if let Some(merged) = self.shared.known.lock().merged.as_mut().filter(|_| merges) {
+                    merged.make_tables(next);
+                }
                 let own = self.shared.known.lock().attempt(&[Change { file, base: 0, next }], true);
                 db.execute_batch("COMMIT")?;
-                self.shared.known.lock().files[file].see(own.map_or(0, |own| own[0]));
+                let mut known = self.shared.known.lock();
+                known.files[file].see(own.map_or(0, |own| own[0]));
+                if let Some(merged) = known.merged.as_mut().filter(|_| merges) {
+                    merged.see(1);
+                }
+                drop(known);
                 db.close().map_err(|(_, e)| e)
             });
             if let Err(e) = made {
@@ -594,19 +644,23 @@ impl Worker {
         }
         let found = from.find(prints)?;
         let mut known = self.shared.known.lock();
-        for file in 0..2 {
+        let first = usize::from(known.merged.is_some());
+        for file in first..2 {
             let seen = known.files[file].seen + found[file];
             known.files[file].see(seen);
             known.files[file].settle();
         }
         known.pairs.clear();
+        if let Some(merged) = &mut known.merged {
+            merged.settle(prints[0]);
+        }
         self.shared.notes.add(|| format!("{} finds {:?}", self.name, [0, 1].map(|file| known.files[file].seen)));
         Ok(())
     }
 
-    fn end(&mut self) -> Step {
+    pub(super) fn end(&mut self) -> Step {
         let Some(client) = self.client.as_mut().filter(|client| client.reading.is_some()) else { return Ok(()) };
-        client.reading = None;
+        (client.reading, client.snapshot) = (None, None);
         match client.db.execute_batch("COMMIT") {
             Ok(()) => Ok(()),
             Err(e) => self.tolerate(&e, "end of a read"),
@@ -710,6 +764,9 @@ impl Worker {
 
     /// Reads both databases, in its transaction if it has one.
     fn read(&mut self) -> Step {
+        if self.shared.merges.is_some() {
+            return self.read_merged();
+        }
         self.read_behind("BEGIN").map(|_| ())
     }
 
@@ -762,7 +819,7 @@ impl Worker {
         if self.rng.below(8) == 0 { self.check_indexes() } else { Ok(true) }
     }
 
-    fn check_indexes(&mut self) -> Result<bool, String> {
+    pub(super) fn check_indexes(&mut self) -> Result<bool, String> {
         let Some(client) = &self.client else { return Ok(false) };
         for schema in &SCHEMAS[..client.files()] {
             match damage(&client.db, schema) {

@@ -164,7 +164,9 @@ impl Connection {
         match &self.role {
             Role::Reader(reader) if self.level >= LockLevel::Reserved => {
                 let snapshot = reader.state.clone();
-                self.begin_write(&snapshot)
+                let begun = self.begin_write(&snapshot);
+                // The rollback of a journal in memory is refused, too: nothing tells of it.
+                begun.map_err(|e| if self.journal.is_empty() { self.not_rolled_back(e) } else { e })
             }
             _ => Ok(()),
         }

@@ -107,6 +107,7 @@ impl Connection {
 
     /// xClose of the journal.
     pub fn journal_close(&mut self) -> Result<()> {
+        self.journal.truncate(0);
         Ok(())
     }
 

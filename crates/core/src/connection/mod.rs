@@ -253,7 +253,7 @@ impl Connection {
     }
 
     /// Behind another error of a rollback SQLite trusts its cache (`pager_error` of `pager.c`).
-    fn not_rolled_back(&self, e: Error) -> Error {
+    pub(super) fn not_rolled_back(&self, e: Error) -> Error {
         if e.is_short() || matches!(e, Error::Io { .. } | Error::Poisoned(_) | Error::WrittenLate(_)) {
             return e;
         }

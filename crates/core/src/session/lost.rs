@@ -1,6 +1,7 @@
 //! Files that are removed, moved or overwritten while in use. A lost log is replaced (rule
 //! LostLogReplaced has the order); a moved home gives errors; an overwritten home is not written.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
@@ -54,10 +55,8 @@ impl Database {
         }
         (live.looked_at, live.asked_at) = (None, None);
         if streams {
-            return Err(Error::NotAlone(format!(
-                "the log {} was removed, and this transaction had images in it: begin it again",
-                live.log.file().path.display()
-            )));
+            let lost = io::Error::other("it was removed, and this transaction had images in it: begin that again");
+            return Err(Error::io(live.log.file().what("cannot commit by"), lost));
         }
         self.see_to_files(writer)
     }

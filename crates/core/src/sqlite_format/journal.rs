@@ -140,7 +140,7 @@ impl VirtualJournal {
         self.rolls_back
     }
 
-    /// SQLite reads the database, or begins: a rollback is over, or was broken off.
+    /// SQLite reads the database, or unlocks it: a rollback is over, or was broken off.
     pub fn is_not_rolled_back(&mut self) {
         self.rolls_back = false;
     }

@@ -382,6 +382,8 @@ impl World {
             // As in `check`: a journal led back to no page.
             ffi::SQLITE_CANTOPEN if self.setting.in_page && self.oracles.lock().latest().contains(&empty()) => Ok(()),
             ffi::SQLITE_CANTOPEN | ffi::SQLITE_READONLY if self.is_for_writers(error) => Ok(()),
+            // With images in the log.
+            ffi::SQLITE_IOERR if self.lost.load(Ordering::Relaxed) => Ok(()),
             // Until all connections have closed.
             ffi::SQLITE_CANTOPEN if self.lost.load(Ordering::Relaxed) => Ok(()),
             _ if self.faulty => match self.rng.below(3) {
@@ -632,13 +634,15 @@ impl World {
 
     pub(super) fn close_all(&mut self) -> Step<()> {
         let any = !self.clients.is_empty();
+        // A connection that reads alone may have the lost log last.
+        let is_lost = self.lost.load(Ordering::Relaxed) && self.clients.iter().any(|client| client.reads_only);
         // Another process closes the file of one that dies meanwhile.
         while !self.clients.is_empty() || self.bury()? {
             if !self.clients.is_empty() {
                 self.close(self.clients.len() - 1)?;
             }
         }
-        if any && self.more.observes && !self.faulty && !self.full {
+        if any && (self.more.observes || is_lost) && !self.faulty && !self.full {
             // One that may not write leaves the mark to the next that may.
             let looked = self.look(0);
             self.verdict()?;

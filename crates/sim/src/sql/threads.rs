@@ -127,6 +127,9 @@ pub(super) struct Shared {
     observes: bool,
     /// Another program removes logs.
     loses: bool,
+    /// Connections step aside. Then none is under OFF: as in stock SQLite, a power cut may undo its
+    /// rollback of a dead one's journal in part.
+    steps_aside: bool,
 }
 
 pub(super) struct Client {
@@ -242,6 +245,7 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         lost: Arc::default(),
         observes: count > 1 && rng.below(4) == 0,
         loses: rng.below(4) == 0 && !merges,
+        steps_aside: SplitMix64::new(seed ^ 0x6173).below(3) > 0,
     };
     let mut world = World {
         every: 12 + rng.below(60),
@@ -562,7 +566,10 @@ impl Worker {
             attach_side(&db, self.level.uri(1, &options), is_for_writers)?;
         }
         let drawn = [Synchronous::Full, Synchronous::Full, Synchronous::Full, Synchronous::Normal, Synchronous::Off];
-        let synchronous = drawn[self.rng.below(drawn.len())];
+        let synchronous = match drawn[self.rng.below(drawn.len())] {
+            Synchronous::Off if self.shared.steps_aside => Synchronous::Full,
+            drawn => drawn,
+        };
         let mode = ["DELETE", "TRUNCATE", "PERSIST", "MEMORY"][self.rng.below(4)];
         let cache = [6, 20, 200][self.rng.below(3)];
         let writes = (!reads_only).then_some((mode, self.shared.setting.shape));
@@ -745,8 +752,10 @@ impl Worker {
 
     fn vacuum(&mut self) -> Step {
         self.end()?;
-        if !self.has_client()? || self.reads_only || self.client.as_ref().is_none_or(|client| !client.may_step_aside())
-        {
+        if !self.has_client()? || self.reads_only || !self.shared.steps_aside {
+            return Ok(());
+        }
+        if !self.client.as_ref().is_some_and(Client::may_step_aside) {
             return Ok(());
         }
         let page_bytes = [512, 1024, 2048, 4096][self.rng.below(4)];
@@ -864,7 +873,7 @@ impl Worker {
             0 => vec![0],
             1 => vec![1],
             // A log takes undecided transactions over both with it (docs/faults.md).
-            _ if client.may_step_aside() && !self.shared.loses => vec![0, 1],
+            _ if self.shared.steps_aside && client.may_step_aside() && !self.shared.loses => vec![0, 1],
             other => vec![other % 2],
         };
         let bases = client.reading.clone().unwrap_or_default();

@@ -783,7 +783,7 @@ impl Connection {
 
     fn unlock_to(&mut self, level: LockLevel) -> Result<()> {
         self.ahead.forget();
-        self.journal.is_not_rolled_back();
+        self.journal.end_rollback();
         let decided = self.finish_several();
         let dropped = decided.and(self.drop_txn());
         let dropped =

@@ -32,7 +32,7 @@ enum Shows {
 impl Connection {
     /// xRead; returns the bytes read, fewer only at the end.
     pub fn read_at(&mut self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.journal.is_not_rolled_back();
+        self.journal.end_rollback();
         match self.read_at_rest(buf, offset) {
             Ok(false) => self.read_and_see(buf, offset),
             read => self.noted(read.map(|_whole| buf.len())),

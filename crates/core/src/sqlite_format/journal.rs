@@ -141,7 +141,7 @@ impl VirtualJournal {
     }
 
     /// SQLite reads the database, or unlocks it: a rollback is over, or was broken off.
-    pub fn is_not_rolled_back(&mut self) {
+    pub fn end_rollback(&mut self) {
         self.rolls_back = false;
     }
 
@@ -345,6 +345,28 @@ mod tests {
             assert_eq!(back[..end.len() - 8], end[..end.len() - 8]);
             assert!(!j.names_super_journal().unwrap() && back.ends_with(&[0; 8]));
         }
+    }
+
+    #[test]
+    fn a_rollback_reads_the_first_header_and_ends_with_a_write() {
+        let mut j = VirtualJournal::default();
+        j.write_at(&[1; 600], 0, temp).unwrap();
+        let read = |j: &mut VirtualJournal, len: usize, offset| {
+            j.read_to_roll_back(&mut vec![0; len], offset, |_| Ok(false)).unwrap();
+            j.rolls_back()
+        };
+        assert!(!read(&mut j, 1, 0), "a look whether it is hot");
+        assert!(!read(&mut j, 4, 512), "a savepoint's records");
+        assert!(read(&mut j, 4, 8) && read(&mut j, 4, 512));
+        j.write_at(&[0; 28], 0, temp).unwrap();
+        assert!(!j.rolls_back(), "PERSIST");
+        assert!(read(&mut j, 8, 0));
+        j.truncate(0);
+        assert!(!j.rolls_back());
+        j.write_at(&[1; 600], 0, temp).unwrap();
+        assert!(read(&mut j, 8, 0));
+        j.end_rollback();
+        assert!(!j.rolls_back());
     }
 
     #[test]

@@ -389,7 +389,7 @@ impl World {
             for _ in 0..steps {
                 worker.step()?;
             }
-            if closes { worker.close() } else { Ok(()) }
+            if closes { worker.leave() } else { Ok(()) }
         })?;
         self.shared.full = false;
         self.disk.sim().set_capacity(ROOMY);
@@ -515,7 +515,7 @@ impl Worker {
             34 => self.vacuum(),
             35..37 => self.look_after(),
             37 => self.lose_log(),
-            _ => self.close(),
+            _ => self.leave(),
         }
     }
 
@@ -672,6 +672,12 @@ impl Worker {
             Ok(()) => Ok(()),
             Err(e) => self.tolerate(&e, "end of a read"),
         }
+    }
+
+    /// Not behind a lost log, which connections that only read would leave without another
+    /// (docs/faults.md).
+    fn leave(&mut self) -> Step {
+        if self.shared.lost.load(Ordering::SeqCst) { Ok(()) } else { self.close() }
     }
 
     fn close(&mut self) -> Step {

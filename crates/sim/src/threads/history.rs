@@ -280,6 +280,10 @@ impl World {
 impl Worker {
     fn run(&mut self, what: impl FnOnce(&mut Worker) -> Result<(), String>) {
         let Err(what) = what(self) else { return };
+        if self.process.disk.is_dead() {
+            // By the end of another thread, before this one's next call.
+            return;
+        }
         let Shared { faulty, struck, found, .. } = &self.shared;
         self.shared.notes.add(|| format!("{} is told: {what}", self.name));
         if *faulty && is_fault(&what) {

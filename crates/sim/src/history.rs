@@ -677,15 +677,8 @@ impl World {
             }
             Trouble::Full => {
                 self.full ^= true;
-                let used: u64 = self
-                    .disk
-                    .sim()
-                    .paths()
-                    .iter()
-                    .map(|path| self.disk.sim().snapshot_file(path))
-                    .fold(0, |sum, bytes| sum + bytes.map_or(0, |b| b.len() as u64));
-                let room = self.rng.below(60_000) as u64;
-                self.disk.sim().set_capacity(if self.full { used + room } else { ROOMY });
+                let (sim, room) = (self.disk.sim(), self.rng.below(60_000) as u64);
+                sim.set_capacity(if self.full { sim.used_bytes() + room } else { ROOMY });
             }
         }
         Ok(())

@@ -49,10 +49,6 @@ fn home(sim: &SimDisk) -> Vec<u8> {
     sim.snapshot_file(Path::new("/db")).unwrap()
 }
 
-fn used(sim: &SimDisk) -> usize {
-    sim.paths().iter().filter_map(|path| sim.snapshot_file(path)).map(|file| file.len()).sum()
-}
-
 fn begin(c: &mut Connection) {
     c.lock(LockLevel::Shared).unwrap();
     c.lock(LockLevel::Reserved).unwrap();
@@ -110,8 +106,8 @@ fn a_rollback_leaves_home_as_it_was() {
 fn a_disk_that_gets_full_takes_nothing_from_home() {
     let (sim, mut c) = database();
     let before = home(&sim);
-    let used = used(&sim);
-    sim.set_capacity((used + 100 * PAGE) as u64);
+    let used = sim.used_bytes();
+    sim.set_capacity(used + 100 * PAGE as u64);
     begin(&mut c);
     let full = all(100).iter().find_map(|(n, image)| c.write_at(image, n * PAGE as u64).err());
     assert!(matches!(full, Some(Error::Full(_))), "{full:?}");
@@ -137,7 +133,7 @@ fn a_commit_that_found_no_room_leaves_its_pages_in_memory() {
     // A record has whole pages, and they fill more than half of the ring.
     let mut c = open_as("wal-opt", sim.clone());
     write(&mut c, &[(1, page(101))]);
-    let used = used(&sim);
+    let used = sim.used_bytes();
     let seen = |c: &mut Connection| {
         let mut home = vec![0; FEW * PAGE];
         home.chunks_mut(PAGE).zip(0..).for_each(|(to, n)| assert_eq!(c.read_at(to, n * PAGE as u64).unwrap(), PAGE));
@@ -147,7 +143,7 @@ fn a_commit_that_found_no_room_leaves_its_pages_in_memory() {
         few(n).chunks(PAGE).zip(0..).for_each(|(image, n)| c.write_at(image, n * PAGE as u64).unwrap());
     };
     for behind in [100, 300] {
-        sim.set_capacity((used + 6 * PAGE) as u64);
+        sim.set_capacity(used + 6 * PAGE as u64);
         begin(&mut c);
         overwrite(&mut c, 200);
         let full = c.prepare(None);

@@ -358,8 +358,7 @@ impl World {
             Trouble::Full => {
                 self.full ^= true;
                 let sim = self.disk.sim();
-                let sizes = sim.paths().into_iter().map(|path| sim.snapshot_file(&path).map_or(0, |b| b.len() as u64));
-                let used: u64 = sizes.sum();
+                let used = sim.used_bytes();
                 let room = self.rng.below(60_000) as u64;
                 sim.set_capacity(if self.full { used + room } else { ROOMY });
                 self.note(|w| format!("full: {} ({used} + {room})", w.full));

@@ -377,9 +377,8 @@ impl World {
         }
         self.shared.full = !self.shared.faulty && self.rng.below(6) == 0;
         let sim = self.disk.sim();
-        let used: u64 = sim.paths().iter().map(|path| sim.snapshot_file(path).map_or(0, |b| b.len() as u64)).sum();
         let room = self.rng.below(80_000) as u64;
-        sim.set_capacity(if self.shared.full { used + room } else { ROOMY });
+        sim.set_capacity(if self.shared.full { sim.used_bytes() + room } else { ROOMY });
         if self.shared.full {
             self.shared.notes.add(|| format!("the disk has {room} bytes left"));
         }

@@ -337,8 +337,7 @@ fn a_connection_that_keeps_its_lock_goes_on_behind_a_full_disk() {
                 "PRAGMA locking_mode=EXCLUSIVE; CREATE TABLE t(a, b); INSERT INTO t VALUES (1, zeroblob({blob}));"
             ))
             .unwrap();
-            let files = sim.paths().into_iter().filter_map(|path| sim.snapshot_file(&path));
-            sim.set_capacity((files.map(|bytes| bytes.len()).sum::<usize>() + room) as u64);
+            sim.set_capacity(sim.used_bytes() + room);
             let vacuumed = db.execute_batch("PRAGMA page_size=1024; VACUUM");
             sim.set_capacity(SimConfig::default().capacity);
             let failed = vacuumed.is_err();
@@ -374,8 +373,7 @@ fn a_connection_that_keeps_its_lock_rolls_back_beside_another_process_that_is_ab
         )
         .unwrap();
         let before = print(&db, "main").unwrap();
-        let files = sim.paths().into_iter().filter_map(|path| sim.snapshot_file(&path));
-        sim.set_capacity((files.map(|bytes| bytes.len()).sum::<usize>() + room) as u64);
+        sim.set_capacity(sim.used_bytes() + room);
         failures += u32::from(db.execute_batch("PRAGMA page_size=1024; VACUUM").is_err());
         sim.set_capacity(SimConfig::default().capacity);
         db.execute_batch(&format!("PRAGMA journal_mode={mode}")).unwrap();
@@ -423,8 +421,7 @@ fn a_connection_that_keeps_its_lock_reads_on_a_full_disk() {
     )
     .unwrap();
     let before = print(&db, "main").unwrap();
-    let files = sim.paths().into_iter().filter_map(|path| sim.snapshot_file(&path));
-    sim.set_capacity(files.map(|bytes| bytes.len()).sum::<usize>() as u64);
+    sim.set_capacity(sim.used_bytes());
     let refused = db.execute_batch("UPDATE t SET b = randomblob(900)").unwrap_err();
     assert_eq!(refused.sqlite_error_code(), Some(ErrorCode::DiskFull));
     assert_eq!(print(&db, "main").unwrap(), before);
@@ -451,8 +448,7 @@ fn a_connection_that_keeps_its_lock_reads_its_commits() {
     .unwrap();
     let sum = || db.query_row("SELECT sum(v + 0 * length(b)) FROM t", [], |row| row.get::<_, i64>(0)).unwrap();
     for round in 0..4 {
-        let used: usize = sim.paths().into_iter().filter_map(|path| sim.snapshot_file(&path)).map(|b| b.len()).sum();
-        sim.set_capacity((used + 60_000) as u64);
+        sim.set_capacity(sim.used_bytes() + 60_000);
         db.execute_batch("PRAGMA page_size=1024; VACUUM").unwrap_err();
         sim.set_capacity(SimConfig::default().capacity);
         // The last pages that were read ahead come first.

@@ -199,6 +199,13 @@ impl SimDisk {
         Some(state.inodes[&ino].data.view().to_vec())
     }
 
+    /// Bytes of all files with a name, as readers see them.
+    pub fn used_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        let inodes = state.names.paths().filter_map(|path| state.names.get(path));
+        inodes.map(|ino| state.inodes[&ino].data.view().len() as u64).sum()
+    }
+
     /// Puts name and content on the medium; open files keep their number.
     pub fn put_file(&self, path: &Path, bytes: &[u8]) {
         let path = normal(path);

@@ -12,7 +12,6 @@ use crate::base::types::PageNo;
 use crate::commit::{self, Published, stream};
 use crate::database::scheme::Commit;
 use crate::database::{Database, LiveDatabase};
-use crate::disk::sync::MutexGuard;
 use crate::log::group::Durability;
 use crate::pages::txn::{Txn, TxnStage};
 use crate::session::aside;
@@ -44,7 +43,6 @@ impl Connection {
             self.roll_back()?;
             return self.look_for_log();
         }
-        // SQLite has played its journal back.
         self.reopen()?;
         self.check_process()?;
         if self.plays_back()? {
@@ -72,7 +70,10 @@ impl Connection {
         let Some(txn) = self.role.txn_mut() else { return Ok(()) };
         let db = &*self.db;
         let mut writer = db.writer.lock();
-        see_to_files(db, &mut writer, looks || self.said.exclusive, !txn.streamed.is_empty())?;
+        if (looks || self.said.exclusive) && txn.streamed.is_empty() {
+            db.see_to_files(&mut writer).map_err(aside::stale)?;
+        }
+        db.see_to_removed_log(&mut writer, !txn.streamed.is_empty()).map_err(aside::stale)?;
         check_newest(db, writer.as_ref(), txn)?;
         if !txn.is_untouched() && (super_journal.is_some() || plain) {
             db.spans_aside.fetch_or(super_journal.is_some(), Relaxed);
@@ -236,18 +237,6 @@ pub(super) fn stays_here(what: &str) -> Error {
         "{what} needs SQLite's own journal (attached files that are not all onewrite's, another page size, or WAL mode \
          under wal=stock), so onewrite would step aside for it"
     ))
-}
-
-fn see_to_files(
-    db: &Database,
-    writer: &mut MutexGuard<'_, Option<LiveDatabase>>,
-    looks: bool,
-    streams: bool,
-) -> Result<()> {
-    if looks && !streams {
-        db.see_to_files(writer).map_err(aside::stale)?;
-    }
-    db.see_to_removed_log(writer, streams).map_err(aside::stale)
 }
 
 /// With the writer's place, the end of the log tells.

@@ -125,6 +125,11 @@ pub fn path(file: usize) -> PathBuf {
     Path::new(DIRECTORY).join(FILES[file])
 }
 
+/// A database's length in bytes.
+pub(super) fn bytes_of(disk: &SimDisk, file: usize) -> usize {
+    disk.snapshot_file(&path(file)).map_or(0, |bytes| bytes.len())
+}
+
 /// An error in SQLite's words and onewrite's.
 pub fn said(error: &rusqlite::Error) -> String {
     let (code, message) = explain(error);

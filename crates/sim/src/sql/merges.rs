@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use onewrite_core::disk::sim::{SimDisk, point};
 use rusqlite::{Connection, ffi};
 
-use super::check::{Setting, empty, path, said};
+use super::check::{Setting, bytes_of, empty, said};
 use super::print::{Print, print};
 use super::process::{add_noise, explain, level};
 use super::statements;
@@ -220,10 +220,12 @@ fn look(setting: &Setting, disk: &SimDisk) -> rusqlite::Result<(Print, Stamps)> 
     Ok((print, stamps))
 }
 
-/// Learns the transactions that are committed on `disk`, a copy, alone.
+/// Learns the transactions that are committed on `disk`, where transactions merge. The caller is
+/// alone.
 pub fn observe(shared: &Shared, disk: &SimDisk) -> Step {
     let Some(mirror) = &shared.merges else { return Ok(()) };
-    let (print, stamps) = look(&shared.setting, disk).map_err(|e| format!("a look behind a kill: {}", said(&e)))?;
+    let (print, stamps) =
+        look(&shared.setting, &disk.survive()).map_err(|e| format!("a look behind a kill: {}", said(&e)))?;
     let mut known = shared.known.lock();
     let Some(merged) = &mut known.merged else { return Ok(()) };
     if merged.newest() == print {
@@ -289,8 +291,7 @@ pub fn observe(shared: &Shared, disk: &SimDisk) -> Step {
 
 impl Worker {
     fn observe(&mut self) -> Step {
-        let (seed, disk) = (self.rng.next_u64(), self.disk.sim().survive());
-        alone(seed, || observe(&self.shared, &disk))
+        alone(self.rng.next_u64(), || observe(&self.shared, self.disk.sim()))
     }
 
     /// The index of a state that is not older than `bound`.
@@ -346,8 +347,7 @@ impl Worker {
 
     fn draw_merging(&mut self) -> Vec<String> {
         let setting = &self.shared.setting;
-        let bytes = self.disk.sim().snapshot_file(&path(0)).map_or(0, |bytes| bytes.len());
-        if bytes > setting.shape.bytes_max {
+        if bytes_of(self.disk.sim(), 0) > setting.shape.bytes_max {
             let all = [statements::shrink("main"), statements::make_growth("main")];
             return all[self.rng.below(2)].clone();
         }

@@ -1,6 +1,6 @@
 //! Transactions of `concurrent=1` among which others commit.
 
-use super::check::{empty, path};
+use super::check::{bytes_of, empty};
 use super::history::{Step, World};
 use super::print::{Print, print};
 use super::process::{SCHEMAS, explain};
@@ -60,9 +60,8 @@ impl World {
     /// go now and then.
     fn is_ready_to_grow(&mut self, i: usize) -> Step<bool> {
         let number = self.clients[i].number;
-        let bytes = self.disk.sim().snapshot_file(&path(0)).map_or(0, |bytes| bytes.len());
         let has_tables = self.mirror.prepare("SELECT 1 FROM main.g0").is_ok();
-        if !has_tables || bytes > self.setting.shape.bytes_max {
+        if !has_tables || bytes_of(self.disk.sim(), 0) > self.setting.shape.bytes_max {
             self.transact(i, &[0], &statements::make_growth(SCHEMAS[0]))?;
         } else if self.rng.below(4) > 0 {
             return Ok(true);

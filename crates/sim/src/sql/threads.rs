@@ -13,7 +13,9 @@ use onewrite_core::inspect::home::mark;
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
-use super::check::{Allowed, Setting, asks_for_writer, check, damage, empty, log_path, path, said, stock_reads};
+use super::check::{
+    Allowed, Setting, asks_for_writer, bytes_of, check, damage, empty, log_path, path, said, stock_reads,
+};
 use super::history::last_row;
 use super::merges::{self, Merged, Mirror, SLOTS, observe};
 use super::print::{Print, print};
@@ -26,7 +28,7 @@ use crate::hook::{HookDisk, Point};
 use crate::oracle::Timeline;
 use crate::pager::Synchronous;
 use crate::threads::process::Death;
-use crate::threads::{Found, Notes, draw_fault, left_by, report, run_each};
+use crate::threads::{Found, Notes, draw_fault, left_by, outcome, report, run_each};
 
 /// The processes' levels; those of nested checks count from 0.
 const PROCESSES: usize = usize::MAX / 2;
@@ -331,7 +333,7 @@ impl World {
             if rng.below(every) > 0 || shared.found.lock().is_some() || is_lost {
                 return;
             }
-            if let Err(what) = observe(&shared, &inside().survive()) {
+            if let Err(what) = observe(&shared, &inside()) {
                 report(&shared.found, &shared.notes, true, &inside(), Violation::on(&inside(), what));
                 return;
             }
@@ -408,13 +410,10 @@ impl World {
         let (seed, workers) = (self.rng.next_u64(), std::mem::take(&mut self.workers));
         let (workers, ended) = run_each(seed, &mut self.now, workers, end_waits_of_dead, act);
         self.workers = workers;
-        if let Some(found) = self.shared.found.lock().take() {
-            return Err(if found.trace.is_empty() { self.bad(found.what) } else { found });
-        }
-        ended.map_err(|what| self.bad(what))?;
+        outcome(&self.shared.found, ended, self.disk.sim())?;
         if let Some(mirror) = self.shared.merges.clone() {
-            let (seed, disk) = (self.rng.next_u64(), self.disk.sim().survive());
-            alone(seed, || observe(&self.shared, &disk)).map_err(|what| self.bad(what))?;
+            let seed = self.rng.next_u64();
+            alone(seed, || observe(&self.shared, self.disk.sim())).map_err(|what| self.bad(what))?;
             mirror.lock().none_is_pending();
         }
         let dead: Vec<usize> = (0..self.levels.len()).filter(|process| !self.levels[*process].is_alive()).collect();
@@ -849,8 +848,8 @@ impl Worker {
 
     fn draw_statements(&mut self, files: &[usize]) -> Vec<String> {
         let setting = &self.shared.setting;
-        let size = |file: usize| self.disk.sim().snapshot_file(&path(file)).map_or(0, |bytes| bytes.len());
-        let large: Vec<usize> = files.iter().copied().filter(|file| size(*file) > setting.shape.bytes_max).collect();
+        let is_large = |file: &usize| bytes_of(self.disk.sim(), *file) > setting.shape.bytes_max;
+        let large: Vec<usize> = files.iter().copied().filter(is_large).collect();
         if !large.is_empty() {
             return large.iter().flat_map(|file| statements::shrink(SCHEMAS[*file])).collect();
         }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use rusqlite::ffi;
 
-use super::check::{empty, path, said};
+use super::check::{bytes_of, empty, said};
 use super::history::{Step, World};
 use super::print::{Print, print};
 use super::process::{SCHEMAS, explain};
@@ -68,8 +68,9 @@ impl World {
     pub(super) fn shrink(&mut self) -> Step<()> {
         let Some(i) = self.writer()? else { return Ok(()) };
         for file in 0..self.clients[i].schemas() {
-            let bytes = self.disk.sim().snapshot_file(&path(file)).map_or(0, |bytes| bytes.len());
-            if bytes > self.setting.shape.bytes_max && *self.oracles.lock().files[file].latest() != empty() {
+            if bytes_of(self.disk.sim(), file) > self.setting.shape.bytes_max
+                && *self.oracles.lock().files[file].latest() != empty()
+            {
                 return self.transact(i, &[file], &statements::shrink(SCHEMAS[file]));
             }
         }

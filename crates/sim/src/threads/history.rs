@@ -12,7 +12,7 @@ use onewrite_core::{Engine, Error};
 use parking_lot::Mutex;
 
 use super::process::ProcessDisk;
-use super::{Found, Notes, draw_fault, left_by, report, run_each};
+use super::{Found, Notes, draw_fault, left_by, outcome, report, run_each};
 use crate::baton::GoesOn;
 use crate::check::{
     Counts, DB, Setting, Violation, check, drawn_disk, end_write, home_is_plain, is_fault, open, read_again, read_all,
@@ -219,10 +219,7 @@ impl World {
         let (seed, workers) = (self.rng.next_u64(), std::mem::take(&mut self.workers));
         let (workers, ended) = run_each(seed, &mut self.now, workers, goes_on, act);
         self.workers = workers;
-        if let Some(found) = self.shared.found.lock().take() {
-            return Err(if found.trace.is_empty() { self.bad(found.what) } else { found });
-        }
-        ended.map_err(|what| self.bad(what))?;
+        outcome(&self.shared.found, ended, self.disk.sim())?;
         for worker in std::mem::take(&mut self.workers) {
             if worker.process.disk.is_dead() {
                 self.crashed = true;

@@ -72,6 +72,16 @@ pub fn draw_fault(sim: &SimDisk, rng: &mut SplitMix64) -> String {
     format!("{op:?} {nth} from here fails")
 }
 
+/// The violation that a round on `disk` met: one that its threads found, or the error of
+/// [`run_each`].
+pub fn outcome(found: &Found, ended: Result<(), String>, disk: &SimDisk) -> Result<(), Violation> {
+    match found.lock().take() {
+        Some(found) if found.trace.is_empty() => Err(Violation::on(disk, found.what)),
+        Some(found) => Err(found),
+        None => ended.map_err(|what| Violation::on(disk, what)),
+    }
+}
+
 /// Each worker acts on a thread of its own, in an order of `seed`; one whose process dies ends.
 /// Returns the workers. An error: see [`baton::run`].
 pub fn run_each<W: Send + 'static>(

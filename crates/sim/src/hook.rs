@@ -160,6 +160,6 @@ impl DiskFile for HookFile {
 
     onewrite_core::forward_disk_file!(
         this => this.file;
-        id, made, is_unlinked, len, read_once_at, seal, has_seal, reserve, try_lock, unlock, conflicts, shared_words, atomic_unit_bytes
+        id, made, is_unlinked, len, read_once_at, seal, has_seal, reserve, try_lock, unlock, conflicts, shared_words, map, atomic_unit_bytes
     );
 }

@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rusqlite::Connection;
 
 use super::print::{Print, print};
-use super::process::{DIRECTORY, FILES, Level, explain, level};
+use super::process::{DIRECTORY, FILES, Level, explain, level, map_pages};
 use super::statements::Shape;
 use crate::check::{Counts, ROOMY, Violation};
 use crate::hook::{HookDisk, Operation};
@@ -38,6 +38,13 @@ pub struct Setting {
     pub in_page: bool,
     /// onewrite itself answers requests for WAL mode (`wal=absorb`).
     pub absorbs: bool,
+    /// `mmap_size`: so many bytes of a file at rest are read in mapped memory.
+    pub mapped_bytes: usize,
+}
+
+/// [`Setting::mapped_bytes`], drawn apart from the rest of a history.
+pub(super) fn draw_mapped(seed: u64) -> usize {
+    [0, 0, 20_000, 1 << 20][SplitMix64::new(seed ^ 0x6d61).below(4)]
 }
 
 impl Setting {
@@ -156,8 +163,9 @@ fn see(level: &Level, setting: &Setting, disk: &SimDisk, first: usize) -> Result
         }
         let db =
             level.open(file, &setting.options).map_err(|e| format!("cannot open {}: {}", FILES[file], said(&e)))?;
-        seen.prints[file] =
-            print(&db, "main").map_err(|e| format!("cannot recover or read {}: {}", FILES[file], said(&e)))?;
+        seen.prints[file] = map_pages(&db, "main", setting.mapped_bytes)
+            .and_then(|()| print(&db, "main"))
+            .map_err(|e| format!("cannot recover or read {}: {}", FILES[file], said(&e)))?;
         seen.connections[file] = Some(db);
     }
     Ok(seen)

@@ -9,7 +9,7 @@ use onewrite_core::disk::sim::{SimDisk, SplitMix64};
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
-use super::check::{OldFile, Setting, asks_for_writer, damage, empty, said};
+use super::check::{OldFile, Setting, asks_for_writer, damage, draw_mapped, empty, said};
 use super::deaths::{Oracles, mirror};
 use super::print::{Print, print};
 use super::process::{BESIDE, Level, SCHEMAS, add_noise, attach_side, explain, level, set_up};
@@ -205,6 +205,7 @@ fn run_alone(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
             durable,
             in_page: in_page(&scheme),
             absorbs,
+            mapped_bytes: draw_mapped(seed),
         },
         // Effects of processes and of transactions on each other matter more than each crash point.
         points: (2 + rng.below(6)) * if several || more.concurrent { 8 } else { 1 },
@@ -356,7 +357,7 @@ impl World {
         }
         let journal = (!reads_only && !self.is_wal()).then_some(mode);
         let shape = (!reads_only).then_some(self.setting.shape);
-        set_up(&db, 1 + usize::from(has_side), synchronous, cache, journal, shape)?;
+        set_up(&db, 1 + usize::from(has_side), synchronous, cache, journal, self.setting.mapped_bytes, shape)?;
         self.opened += 1;
         let number = self.opened;
         self.note(|_| {

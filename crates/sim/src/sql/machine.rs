@@ -247,6 +247,6 @@ impl DiskFile for MachineFile {
 
     onewrite_core::forward_disk_file!(
         this => this.file()?;
-        made, is_unlinked, len, sync, sync_from, finish_write_back, seal, has_seal, reserve
+        made, is_unlinked, len, sync, sync_from, finish_write_back, seal, has_seal, reserve, map
     );
 }

@@ -17,6 +17,11 @@ pub struct Print {
 
 /// Reads in the connection's current transaction.
 pub fn print(db: &Connection, schema: &str) -> rusqlite::Result<Print> {
+    print_slowly(db, schema, |_| ())
+}
+
+/// The same; before each row `pause` is called with the number of those before.
+pub fn print_slowly(db: &Connection, schema: &str, pause: impl Fn(u32)) -> rusqlite::Result<Print> {
     let mut hasher = FxHasher::default();
     let mut rows = 0;
     let version: i64 = db.query_row(&format!("PRAGMA {schema}.user_version"), [], |row| row.get(0))?;
@@ -41,6 +46,7 @@ pub fn print(db: &Connection, schema: &str) -> rusqlite::Result<Print> {
         let columns = statement.column_count();
         let mut found = statement.query([])?;
         while let Some(row) = found.next()? {
+            pause(rows);
             rows += 1;
             for column in 0..columns {
                 hash(&mut hasher, row.get_ref(column)?);

@@ -175,6 +175,11 @@ pub fn attach_side(
     })
 }
 
+/// The first `bytes` of the file may be read in mapped memory.
+pub fn map_pages(db: &Connection, schema: &str, bytes: usize) -> rusqlite::Result<()> {
+    db.execute_batch(&format!("PRAGMA {schema}.mmap_size={bytes}"))
+}
+
 /// Settings of a connection for the first `files`; `shape`: it may make them.
 pub fn set_up(
     db: &Connection,
@@ -182,11 +187,13 @@ pub fn set_up(
     synchronous: Synchronous,
     cache: usize,
     journal: Option<&str>,
+    mapped: usize,
     shape: Option<Shape>,
 ) -> rusqlite::Result<()> {
     let level = [0, 1, 2][synchronous as usize];
     for schema in &SCHEMAS[..files] {
         db.execute_batch(&format!("PRAGMA {schema}.synchronous={level}; PRAGMA {schema}.cache_size={cache}"))?;
+        map_pages(db, schema, mapped)?;
         if let Some(journal) = journal {
             db.execute_batch(&format!("PRAGMA {schema}.journal_mode={journal}"))?;
         }

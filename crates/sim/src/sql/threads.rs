@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use onewrite_core::Instant;
 use onewrite_core::disk::Disk;
-use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
+use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64, point};
 use onewrite_core::inspect::home::mark;
 use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
 use super::check::{
-    Allowed, Setting, asks_for_writer, bytes_of, check, damage, empty, log_path, path, said, stock_reads,
+    Allowed, Setting, asks_for_writer, bytes_of, check, damage, draw_mapped, empty, log_path, path, said, stock_reads,
 };
 use super::history::last_row;
 use super::merges::{self, Merged, Mirror, SLOTS, observe};
-use super::print::{Print, print};
+use super::print::{Print, print, print_slowly};
 use super::process::{Level, SCHEMAS, abandon_levels, add_noise, attach_side, explain, level, set_up};
 use super::statements::{self, Shape};
 use crate::baton::{GoesOn, alone};
@@ -187,10 +187,13 @@ struct World {
 
 pub(super) type Step = Result<(), String>;
 
+/// More points of the baton than a transaction of another thread has.
+const LONG_PAUSE: usize = 20_000;
+
 const IMMEDIATE: &str = "BEGIN IMMEDIATE";
 
 /// The disk and the settings of a history.
-fn draw_setting(rng: &mut SplitMix64, campaign: &Campaign, counts: &Arc<Counts>) -> (SimConfig, Setting) {
+fn draw_setting(seed: u64, rng: &mut SplitMix64, campaign: &Campaign, counts: &Arc<Counts>) -> (SimConfig, Setting) {
     let drawn_scheme = ["log", "log", "log", "wal-opt"][rng.below(4)];
     let scheme = campaign.scheme.as_deref().unwrap_or(drawn_scheme);
     let drawn_unit = [512, 4096][rng.below(2)];
@@ -215,13 +218,14 @@ fn draw_setting(rng: &mut SplitMix64, campaign: &Campaign, counts: &Arc<Counts>)
     options.push(("wal", "stock"));
     let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
     let (durable, sticky, in_page, absorbs) = (true, rng.below(8) == 0, false, false);
-    (config, Setting { options, shape, counts: counts.clone(), sticky, durable, in_page, absorbs })
+    let (counts, mapped_bytes) = (counts.clone(), draw_mapped(seed));
+    (config, Setting { options, shape, counts, sticky, durable, in_page, absorbs, mapped_bytes })
 }
 
 /// Runs the history of `seed`.
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
     let mut rng = SplitMix64::new(seed ^ 0x7468);
-    let (config, mut setting) = draw_setting(&mut rng, campaign, counts);
+    let (config, mut setting) = draw_setting(seed, &mut rng, campaign, counts);
     let count = [1, 1, 2, 3][rng.below(4)];
     let empty = empty();
     let merges = SplitMix64::new(seed ^ 0x6d65).below(3) == 0;
@@ -500,6 +504,9 @@ impl Worker {
             self.shared.notes.add(|| format!("the process of {} dies after {calls} calls", self.name));
             self.level.die_after(calls);
         }
+        if self.shared.setting.mapped_bytes > 0 && self.rng.below(3) == 0 {
+            return self.map_at_rest();
+        }
         match self.rng.below(41) {
             0..23 if self.shared.merges.is_some() => self.write_merged(),
             0..23 => self.write(),
@@ -572,7 +579,7 @@ impl Worker {
         let cache = [6, 20, 200][self.rng.below(3)];
         let writes = (!reads_only).then_some((mode, self.shared.setting.shape));
         let (journal, shape) = writes.unzip();
-        set_up(&db, 1 + usize::from(has_side), synchronous, cache, journal, shape)?;
+        set_up(&db, 1 + usize::from(has_side), synchronous, cache, journal, self.shared.setting.mapped_bytes, shape)?;
         self.shared.notes.add(|| {
             let (name, process) = (self.name, self.process);
             format!(
@@ -594,9 +601,17 @@ impl Worker {
         Ok(true)
     }
 
-    pub(super) fn prints(&self) -> rusqlite::Result<Vec<Print>> {
+    pub(super) fn prints(&mut self) -> rusqlite::Result<Vec<Print>> {
         let Some(client) = &self.client else { return Ok(Vec::new()) };
-        SCHEMAS[..client.files()].iter().map(|schema| print(&client.db, schema)).collect()
+        // Others act while SQLite holds the mapped pages of a row.
+        let waits = self.shared.setting.mapped_bytes > 0 && self.rng.below(3) == 0;
+        let (at, points) = if waits { (self.rng.below(60) as u32, self.rng.below(LONG_PAUSE)) } else { (0, 0) };
+        let pause = |row| {
+            if row == at {
+                (0..points).for_each(|_| point())
+            }
+        };
+        SCHEMAS[..client.files()].iter().map(|schema| print_slowly(&client.db, schema, pause)).collect()
     }
 
     pub(super) fn execute(&self, sql: &str) -> rusqlite::Result<()> {
@@ -729,6 +744,16 @@ impl Worker {
             Some(what) if self.level.is_alive() && !self.shared.faulty => Err(format!("at rest: {what}")),
             _ => Ok(()),
         }
+    }
+
+    /// Pages are mapped where no transaction has made a log for the file since its rest.
+    fn map_at_rest(&mut self) -> Step {
+        self.end()?;
+        if self.rng.below(2) == 0 {
+            self.look_after()?;
+        }
+        self.read()?;
+        self.end()
     }
 
     fn run_pragma(&mut self, sql: &str) -> Step {

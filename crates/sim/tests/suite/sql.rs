@@ -41,6 +41,7 @@ fn setting() -> Setting {
         durable: true,
         in_page: false,
         absorbs: false,
+        mapped_bytes: 0,
     }
 }
 

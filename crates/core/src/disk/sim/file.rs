@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::SimState;
 use super::faults::{CallFate, Op};
+use crate::disk::mapped::MappedFile;
 use crate::disk::sync::Mutex;
 use crate::disk::{DiskFile, FileId, FileSeal, LockKind, SharedWords, lock_range};
 
@@ -61,18 +62,19 @@ impl SimFile {
             let one_page = offset / PAGE_BYTES == (end - 1) / PAGE_BYTES;
             let half = &buf[..if one_page && buf.len() < SECTOR_BYTES { 0 } else { buf.len() / 2 }];
             if state.room_to(self.ino, offset + half.len() as u64) {
-                state.inode(self.ino).data.write(half, offset as usize);
+                state.inode(self.ino).write(half, offset);
             }
             return fate.error();
         }
         if !state.room_to(self.ino, end) {
             let fits = state.reach_max(self.ino).saturating_sub(offset).min(buf.len() as u64);
-            state.inode(self.ino).data.write(&buf[..fits as usize], offset as usize);
+            state.inode(self.ino).write(&buf[..fits as usize], offset);
             fate.error()?;
             return Err(ErrorKind::StorageFull.into());
         }
-        let data = &mut state.inode(self.ino).data;
-        data.write(buf, offset as usize);
+        let inode = state.inode(self.ino);
+        inode.write(buf, offset);
+        let data = &mut inode.data;
         match (op, fate) {
             (Op::WriteDurable, CallFate::Run | CallFate::Short(_)) => data.flush_range(offset as usize, end as usize),
             (Op::WriteDurable, CallFate::Fail(_)) => data.fail_flush_range(offset as usize, end as usize),
@@ -194,7 +196,7 @@ impl DiskFile for SimFile {
             }
             inode.reserved = 0; // ftruncate gives blocks past the new end back.
         }
-        inode.data.set_len(len as usize);
+        inode.set_len(len);
         fate.error()
     }
 
@@ -243,6 +245,12 @@ impl DiskFile for SimFile {
             inode.words = Arc::new(SharedWords::in_memory(blocks));
         }
         Ok(inode.words.clone())
+    }
+
+    fn map(&self, bytes: u64) -> io::Result<Option<MappedFile>> {
+        let mut state = self.state.lock();
+        state.powered()?;
+        state.inode(self.ino).map(bytes)
     }
 
     fn atomic_unit_bytes(&self) -> u32 {

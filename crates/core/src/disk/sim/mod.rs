@@ -13,6 +13,7 @@ mod cache;
 mod faults;
 mod file;
 mod locks;
+mod mapped;
 mod names;
 mod rng;
 #[cfg(test)]
@@ -26,6 +27,7 @@ use std::sync::Arc;
 
 pub use self::faults::{CallCounters, Op, TraceEntry};
 pub use self::rng::SplitMix64;
+use super::mapped::MappedFile;
 use super::sync::Mutex;
 use super::{Disk, DiskFile, FileId, LockKind, NamesStamp, OpenMode, SharedWords};
 pub use crate::base::clock::{Schedule, is_scheduled, point, random, under};
@@ -34,6 +36,7 @@ use cache::CachedFile;
 use faults::{CallFate, Faults, power_off};
 use file::SimFile;
 use locks::LockTable;
+use mapped::Mapped;
 use names::{Names, normal};
 
 /// A disk's behaviour.
@@ -83,9 +86,36 @@ struct Inode {
     words: Arc<SharedWords>,
     /// Failed flushes.
     failures: u64,
+    mapped: Option<Arc<Mapped>>,
 }
 
 impl Inode {
+    fn write(&mut self, buf: &[u8], offset: u64) {
+        let len = self.data.view().len();
+        self.data.write(buf, offset as usize);
+        self.show(len.min(offset as usize), offset as usize + buf.len());
+    }
+
+    fn set_len(&mut self, len: u64) {
+        let before = self.data.view().len();
+        self.data.set_len(len as usize);
+        self.show(before.min(len as usize), before.max(len as usize));
+    }
+
+    /// To those that map the file. Panics where the system's temporary files cannot be written.
+    fn show(&self, from: usize, to: usize) {
+        if let Some(mapped) = &self.mapped {
+            mapped.change(self.data.view(), from, to).expect("a temporary file for what is mapped");
+        }
+    }
+
+    fn map(&mut self, bytes: u64) -> io::Result<Option<MappedFile>> {
+        let view = self.data.view();
+        match &self.mapped {
+            Some(mapped) => mapped.map(bytes),
+            None => self.mapped.insert(Arc::new(Mapped::of(view)?)).map(bytes),
+        }
+    }
     fn flush(&mut self, fate: CallFate, from: u64) {
         match fate {
             CallFate::Run | CallFate::Short(_) => self.data.flush(from as usize),
@@ -213,14 +243,22 @@ impl SimDisk {
         let ino = state.names.get(&path).unwrap_or_else(|| state.make_inode(&path));
         state.names.set_durable(&path, ino);
         let data = CachedFile::at_rest(state.config.atomic_unit as usize, bytes.into());
-        state.inode(ino).data = data;
+        let inode = state.inode(ino);
+        let before = std::mem::replace(&mut inode.data, data).view().len();
+        inode.show(0, before.max(bytes.len()));
     }
 
     /// Flips a bit on medium and in cache. False without such a byte.
     pub fn flip_bit(&self, path: &Path, offset: u64, bit: u8) -> bool {
         let mut state = self.state.lock();
         let Some(ino) = state.names.get(&normal(path)) else { return false };
-        usize::try_from(offset).is_ok_and(|offset| state.inode(ino).data.flip_bit(offset, bit))
+        let Ok(offset) = usize::try_from(offset) else { return false };
+        let inode = state.inode(ino);
+        let flips = inode.data.flip_bit(offset, bit);
+        if flips {
+            inode.show(offset, offset + 1);
+        }
+        flips
     }
 
     /// Options of each choice of a crash now.
@@ -518,7 +556,7 @@ impl SimState {
         let data = CachedFile::at_rest(self.config.atomic_unit as usize, Bytes::default());
         let (locks, words) = (LockTable::default(), Arc::default());
         let (label, reserved, handles, failures) = (label.into(), 0, 0, 0);
-        self.inodes.insert(ino, Inode { data, label, reserved, handles, locks, words, failures });
+        self.inodes.insert(ino, Inode { data, label, reserved, handles, locks, words, failures, mapped: None });
         ino
     }
 
@@ -573,7 +611,7 @@ impl Inode {
     /// plausible.
     fn without_processes(&self) -> Inode {
         let words = Arc::new(self.words.copy());
-        Inode { handles: 0, locks: LockTable::default(), words, ..self.clone() }
+        Inode { handles: 0, locks: LockTable::default(), words, mapped: None, ..self.clone() }
     }
 
     fn room(&self) -> u64 {

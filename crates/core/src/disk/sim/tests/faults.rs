@@ -296,3 +296,25 @@ fn the_trace_lists_the_operations() {
         ]
     );
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn what_is_mapped_shows_each_change() {
+    let (disk, file) = at_rest(&[7; 4 * UNIT]);
+    let map = file.map(4 * UNIT as u64).unwrap().unwrap();
+    let firsts =
+        || -> Vec<u8> { (0..4).map(|n| crate::disk::mapped::peek(map.at(n * UNIT as u64, 1).unwrap())).collect() };
+    file.write_at(&[1; UNIT], UNIT as u64).unwrap();
+    assert_eq!(firsts(), [7, 1, 7, 7]);
+    disk.flip_bit(db(), 3 * UNIT as u64, 3);
+    assert_eq!(firsts(), [7, 1, 7, 15]);
+    file.set_len(2 * UNIT as u64).unwrap();
+    assert_eq!(firsts(), [7, 1, 0xdb, 0xdb], "bytes that a look would die of");
+    file.write_at(&[2; 1], 3 * UNIT as u64).unwrap();
+    assert_eq!(firsts(), [7, 1, 0, 2]);
+    let before = disk.survive();
+    before.open(db(), OpenMode::ReadWrite).unwrap().write_at(&[9; 1], 0).unwrap();
+    assert_eq!(firsts(), [7, 1, 0, 2], "another disk");
+    disk.put_file(db(), &[3; UNIT]);
+    assert_eq!(firsts(), [3, 0xdb, 0xdb, 0xdb]);
+}

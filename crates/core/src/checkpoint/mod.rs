@@ -15,7 +15,7 @@ use crate::base::memory::{self, Room};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::{PageNo, Tid, whole_pages};
 use crate::database::{Database, HomeFile, LiveDatabase};
-use crate::disk::image_file::ImageFile;
+use crate::disk::image_file::{self, ImageFile};
 use crate::disk::stats::Stats;
 use crate::disk::{DiskFile, random};
 use crate::log::ring::StreamedImages;
@@ -424,7 +424,7 @@ fn keep_for_snapshots(
 }
 
 pub fn keep(db: &Database, live: &mut LiveDatabase, image: Image) -> Result<ImageLocation> {
-    if db.table.read().kept_bytes() < KEPT_BYTES {
+    if db.table.read().kept_bytes() < image_file::in_memory(KEPT_BYTES) {
         Ok(ImageLocation::Memory(image))
     } else {
         keep_in_file(db, live, &image)

@@ -3,8 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::base::clock;
 use crate::base::error::{IoContext, Result};
 use crate::disk::{Disk, DiskFile};
+
+/// Of images with `most` bytes, so many stay in memory. A schedule draws few.
+pub fn in_memory(most: u64) -> u64 {
+    clock::random().map_or(most, |drawn| drawn % most.min(64 << 10))
+}
 
 /// Images in a temporary file, made with the first.
 #[derive(Default)]

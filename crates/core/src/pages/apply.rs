@@ -9,7 +9,7 @@ use crate::base::layout::home as at;
 use crate::base::memory;
 use crate::base::types::{PageNo, Tid};
 use crate::disk::Disk;
-use crate::disk::image_file::ImageFile;
+use crate::disk::image_file::{self, ImageFile};
 use crate::log::file::LogFile;
 use crate::log::record::{PageChange, Record};
 use crate::log::slot::Slot;
@@ -44,7 +44,7 @@ impl<'a> Overflow<'a> {
 
     fn place(&mut self, table: &PageTable, old: &ImageLocation, image: Vec<u8>) -> Result<ImageLocation> {
         const WHAT: &str = "cannot keep a replayed image in a temporary file beside";
-        if table.new_bytes() < REPLAYED_BYTES {
+        if table.new_bytes() < image_file::in_memory(REPLAYED_BYTES) {
             return Ok(ImageLocation::Memory(Image::from(image)));
         }
         if let ImageLocation::Log(file, position) = old

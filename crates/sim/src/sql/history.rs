@@ -25,6 +25,7 @@ use crate::pager::Synchronous;
 pub(super) enum Trouble {
     None,
     Faults,
+    /// Not without a log: an image that finds no room fails a commit in its middle.
     Full,
 }
 
@@ -191,7 +192,7 @@ fn run_alone(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Step<()> {
     let (mut options, sticky, absorbs) = draw_options(&mut rng, &scheme);
     let trouble = match rng.below(4) {
         0 if durable => Trouble::Faults,
-        1 => Trouble::Full,
+        1 if durable => Trouble::Full,
         _ => Trouble::None,
     };
     let several = scheme_is_shared(&scheme) && rng.below(2) == 0;

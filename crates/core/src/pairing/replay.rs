@@ -21,7 +21,7 @@ use crate::pages::table::{ImageLocation, PageTable, Readers};
 use crate::sqlite_format::home::{self, DatabaseHeader, FileKind, State};
 
 /// The findings of a recovery.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Number replayed.
     pub transactions: u64,

@@ -14,6 +14,7 @@ use super::check::{Allowed, OldFile, check, empty, log_path, older_file, path, r
 use super::history::{Client, Step, Trouble, World};
 use super::print::{Print, print};
 use super::process::{Level, SCHEMAS, add_noise, explain, level};
+use super::recover::check_or_recover;
 use crate::check::ROOMY;
 use crate::hook::{HookDisk, Operation, Point};
 use crate::oracle::Oracle;
@@ -132,13 +133,14 @@ impl World {
                         ("with an older file", older_file(&setting, &crashed, old, &unflushed, 1))
                     }
                     1 | 2 => {
-                        let checked = check(&setting, &disk.survive(), &kill, &unflushed, &mut rng, 1, recoveries);
-                        ("after a kill", checked.map(|_| ()))
+                        let killed = disk.survive();
+                        let checked = check_or_recover(&setting, &killed, &kill, &unflushed, &mut rng, 1, recoveries);
+                        ("after a kill", checked)
                     }
                     _ => {
                         let crashed = disk.crash(rng.next_u64());
-                        let checked = check(&setting, &crashed, &unflushed, &unflushed, &mut rng, 1, recoveries);
-                        ("after a crash", checked.map(|_| ()))
+                        let cut = &unflushed;
+                        ("after a crash", check_or_recover(&setting, &crashed, cut, cut, &mut rng, 1, recoveries))
                     }
                 };
                 if let Err(mut v) = verdict {

@@ -8,7 +8,7 @@
 //! - [`history`]: runs histories, with `transact`, `overlap`, `events` and `deaths`.
 //! - [`attached`]: runs histories of transactions over several databases.
 //! - [`threads`]: runs histories on threads, with `merges`.
-//! - [`check`]: judges the disk after a crash.
+//! - [`check`]: judges the disk after a crash, or behind `recover`.
 
 // The two files of a history index several lists at once.
 #![allow(clippy::needless_range_loop)]
@@ -24,6 +24,7 @@ mod overlap;
 pub mod plain;
 pub mod print;
 pub mod process;
+mod recover;
 pub mod statements;
 pub mod threads;
 mod transact;

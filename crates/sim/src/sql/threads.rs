@@ -14,12 +14,13 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ffi};
 
 use super::check::{
-    Allowed, Setting, asks_for_writer, bytes_of, check, damage, draw_mapped, empty, log_path, path, said, stock_reads,
+    Allowed, Setting, asks_for_writer, bytes_of, damage, draw_mapped, empty, log_path, path, said, stock_reads,
 };
 use super::history::last_row;
 use super::merges::{self, Merged, Mirror, SLOTS, observe};
 use super::print::{Print, print, print_slowly};
 use super::process::{Level, SCHEMAS, abandon_levels, add_noise, attach_side, explain, level, set_up};
+use super::recover::check_or_recover;
 use super::statements::{self, Shape};
 use crate::baton::{GoesOn, alone};
 use crate::check::{Counts, ROOMY, Violation, drawn_disk};
@@ -350,7 +351,7 @@ impl World {
             let recoveries = if known.merged.is_some() { 0 } else { recoveries };
             let disk = left_by(&inside(), killed, &mut rng);
             let (allowed, unflushed) = (known.allowed(killed), known.allowed(false));
-            let verdict = check(&shared.setting, &disk, &allowed, &unflushed, &mut rng, 0, recoveries);
+            let verdict = check_or_recover(&shared.setting, &disk, &allowed, &unflushed, &mut rng, 0, recoveries);
             if let Err(v) = verdict {
                 report(&shared.found, &shared.notes, killed, &inside(), v);
             }

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use onewrite_core::disk::Disk;
-use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
-use onewrite_core::{Engine, Error};
+use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64, point};
+use onewrite_core::{Engine, Error, LockLevel};
 use parking_lot::Mutex;
 
 use super::process::ProcessDisk;
+use super::store::{self, PATIENCE, Store};
 use super::{Found, Notes, draw_fault, left_by, outcome, report, run_each};
 use crate::baton::GoesOn;
 use crate::check::{
@@ -22,6 +23,9 @@ use crate::hook::{HookDisk, Point};
 use crate::model::{Plan, Room, State, Taste};
 use crate::oracle::Timeline;
 use crate::pager::{Client, Course, Synchronous};
+
+/// So often a thread tries to begin.
+const DECISIONS_MAX: usize = 200;
 
 /// Those that several processes can use at a time.
 pub const SCHEMES: [&str; 2] = ["log", "wal-opt"];
@@ -36,6 +40,16 @@ struct Shared {
     faulty: bool,
     /// A thread was told of the failure.
     struck: Arc<AtomicBool>,
+    /// Commits wait for it.
+    store: Option<Arc<Store>>,
+    shipper: Shipper,
+}
+
+/// The course of the shipper in this round.
+#[derive(Clone, Copy, Default)]
+struct Shipper {
+    dies: bool,
+    closes: bool,
 }
 
 /// Its threads end together.
@@ -60,6 +74,8 @@ impl Process {
 /// A thread, with its connection.
 struct Worker {
     name: usize,
+    /// It sends commits to the store.
+    ships: bool,
     process: Process,
     client: Option<Client>,
     rng: SplitMix64,
@@ -106,6 +122,8 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         notes: Notes::new(campaign.trace, SimDisk::new(config)),
         faulty: false,
         struck: Arc::default(),
+        store: (SplitMix64::new(seed ^ 0x7368).below(4) == 0).then(Arc::default),
+        shipper: Shipper::default(),
     };
     let disk = HookDisk::new(SimDisk::new(config), None);
     let (processes, workers) = Default::default();
@@ -145,7 +163,7 @@ impl World {
         self.shared.notes.go_on(sim.clone());
         let point = self.crash_points();
         self.disk = HookDisk::new(sim, Some(point));
-        let count = [1, 1, 2, 3][self.rng.below(4)];
+        let count = [1, 1, 2, 3][self.rng.below(4)] + usize::from(self.shared.store.is_some());
         self.processes = (0..count).map(|_| Process::new(&self.disk)).collect();
     }
 
@@ -163,6 +181,9 @@ impl World {
                 let known = shared.known.lock().clone();
                 let killed = rng.below(6) == 0;
                 let disk = left_by(&inside(), killed, &mut rng);
+                if shared.store.is_some() {
+                    store::forget(&disk);
+                }
                 let unflushed = known.from(known.floor);
                 let allowed = if killed { known.from(known.seen) } else { unflushed.clone() };
                 let depth = [0, 0, 0, 1][rng.below(4)];
@@ -186,20 +207,31 @@ impl World {
         }
         let steps = 1 + self.rng.below(12);
         let closes = self.rng.below(6) == 0;
+        if self.shared.store.is_some() {
+            self.shared.shipper = Shipper { dies: self.rng.below(8) == 0, closes: self.rng.below(6) == 0 };
+        }
         self.act(move |worker| {
             for _ in 0..steps {
                 worker.step()?;
             }
             if closes { worker.close() } else { Ok(()) }
         })?;
+        self.shared.shipper = Shipper::default();
         if self.shared.faulty || self.rng.below(8) == 0 { self.die() } else { Ok(()) }
     }
 
+    /// The first process is the shipper's, if there is one.
     fn hire(&mut self) {
-        let process = self.processes[self.rng.below(self.processes.len())].clone();
+        let first = usize::from(self.shared.store.is_some());
+        let process = first + self.rng.below(self.processes.len() - first);
+        self.hire_for(process, false);
+    }
+
+    fn hire_for(&mut self, process: usize, ships: bool) {
+        let process = self.processes[process].clone();
         let (name, rng) = (self.hired, SplitMix64::new(self.rng.next_u64()));
         self.hired += 1;
-        self.workers.push(Worker { name, process, client: None, rng, shared: self.shared.clone() });
+        self.workers.push(Worker { name, ships, process, client: None, rng, shared: self.shared.clone() });
     }
 
     /// Each worker runs `what` on a thread of its own.
@@ -207,6 +239,12 @@ impl World {
         &mut self,
         what: impl Fn(&mut Worker) -> Result<(), String> + Clone + Send + 'static,
     ) -> Result<(), Violation> {
+        if let Some(store) = self.shared.store.clone() {
+            if !self.workers.iter().any(|worker| worker.ships) {
+                self.hire_for(0, true);
+            }
+            store.begin_round(self.workers.len() - 1, &self.processes[0].disk);
+        }
         let shared = self.shared.clone();
         let goes_on = |worker: &Worker| -> GoesOn {
             let process = worker.process.disk.clone();
@@ -214,7 +252,8 @@ impl World {
         };
         let act = move |worker: &mut Worker| {
             worker.shared = shared.clone();
-            worker.run(&what);
+            let _busy = worker.shared.store.clone().filter(|_| !worker.ships).map(|store| store.busy());
+            if worker.ships { worker.run(Worker::ship) } else { worker.run(&what) }
         };
         let (seed, workers) = (self.rng.next_u64(), std::mem::take(&mut self.workers));
         let (workers, ended) = run_each(seed, &mut self.now, workers, goes_on, act);
@@ -242,12 +281,16 @@ impl World {
         let sim = left_by(self.disk.sim(), killed, &mut self.rng);
         self.shared.notes.add(|| if killed { "all die".to_owned() } else { "power goes".to_owned() });
         self.crashed = true;
+        let mut known = self.shared.known.lock();
         if !killed {
-            self.shared.known.lock().lose_power();
+            known.lose_power();
         }
+        // The store has flushed states, seen or not.
+        known.seen = known.seen.max(known.floor);
+        drop(known);
         self.boot(sim);
         self.hire();
-        self.act(Worker::look)?;
+        self.act(Worker::decide)?;
         self.shared.known.lock().settle();
         Ok(())
     }
@@ -255,10 +298,11 @@ impl World {
     /// All connections close at once, and leave a plain file. Behind dead processes, another does.
     fn finish(&mut self) -> Result<(), Violation> {
         self.act(Worker::close)?;
-        self.workers.clear();
         self.processes.iter().for_each(|process| process.disk.live_on());
+        self.workers.clear();
         self.hire();
-        self.act(|worker| worker.look().and_then(|()| worker.close()))?;
+        self.shared.shipper.closes = true;
+        self.act(|worker| worker.decide().and_then(|()| worker.close()))?;
         if self.disk.sim().snapshot_file(Path::new(DB)).is_none() {
             return Ok(());
         }
@@ -281,8 +325,14 @@ impl Worker {
             // By the end of another thread, before this one's next call.
             return;
         }
-        let Shared { faulty, struck, found, .. } = &self.shared;
+        let Shared { faulty, struck, found, store, .. } = &self.shared;
         self.shared.notes.add(|| format!("{} is told: {what}", self.name));
+        if self.ships {
+            store.iter().for_each(|store| store.fail());
+        }
+        if store.as_ref().is_some_and(|store| store.is_expected(&what)) {
+            return;
+        }
         if *faulty && is_fault(&what) {
             struck.store(true, Ordering::SeqCst);
         } else {
@@ -314,7 +364,11 @@ impl Worker {
     fn client(&mut self) -> Result<&mut Client, String> {
         if self.client.is_none() {
             let disk: Arc<dyn Disk> = Arc::new(self.process.disk.clone());
-            let opened = open(&self.process.engine, disk, &self.shared.setting);
+            let mut setting = self.shared.setting.clone();
+            if self.ships {
+                setting.options.push(("shipper".to_owned(), "1".to_owned()));
+            }
+            let opened = open(&self.process.engine, disk, &setting);
             let mut client = opened.map_err(|e| format!("open: {e} ({e:?})"))?;
             client.synchronous =
                 [Synchronous::Full, Synchronous::Full, Synchronous::Full, Synchronous::Normal][self.rng.below(4)];
@@ -390,9 +444,91 @@ impl Worker {
         // Of equal states, the later ones may not be committed yet.
         let at = known.states[from..].iter().position(|(state, _)| Arc::ptr_eq(state, &found) || **state == *found);
         let Some(at) = at.map(|at| from + at) else { return Err("it reads a state whose transaction failed".into()) };
+        shared.store.as_ref().map_or(Ok(()), |store| store.check(at, &known))?;
         known.see(at);
         shared.notes.add(|| format!("{name} reads state {at}"));
         Ok(())
+    }
+
+    /// Looks until it sees a state. Where commits wait for a store, the shipper begins first.
+    fn decide(&mut self) -> Result<(), String> {
+        for _ in 0..DECISIONS_MAX {
+            self.look()?;
+            if self.shared.store.is_none() || self.client.as_ref().is_some_and(|client| client.reading.is_some()) {
+                return Ok(());
+            }
+            (0..1000).for_each(|_| point());
+        }
+        Err("it sees no state".to_owned())
+    }
+
+    /// Sends states to the store while others may commit, and then the rest.
+    fn ship(&mut self) -> Result<(), String> {
+        let Some(store) = self.shared.store.clone() else { return Ok(()) };
+        if self.shared.shipper.dies {
+            let calls = self.rng.below(300) as u64;
+            self.shared.notes.add(|| format!("the shipper dies after {calls} calls"));
+            self.process.disk.die_after(calls);
+        }
+        if !self.begin_to_ship(&store)? {
+            return Ok(());
+        }
+        loop {
+            let is_last = !store.is_busy();
+            let conn = self.client()?.connection();
+            let waiting = conn.wait_to_ship(1, Duration::from_millis(1)).map_err(|e| format!("ship: {e} ({e:?})"))?;
+            if waiting > 0 {
+                self.send(&store)?;
+            } else if is_last {
+                break;
+            }
+        }
+        if self.shared.shipper.closes { self.close() } else { Ok(()) }
+    }
+
+    /// False where others are in the way for long.
+    fn begin_to_ship(&mut self, store: &Store) -> Result<bool, String> {
+        if self.client.is_some() {
+            return Ok(true);
+        }
+        for _ in 0..DECISIONS_MAX {
+            match self.client()?.connection().begin_shipping(PATIENCE) {
+                Ok(()) => {
+                    store.begin(&self.shared.known.lock());
+                    self.shared.notes.add(|| format!("{} ships", self.name));
+                    return Ok(true);
+                }
+                Err(Error::Busy(_) | Error::BusySnapshot) => (0..1000).for_each(|_| point()),
+                Err(e) => return Err(format!("begin of shipping: {e} ({e:?})")),
+            }
+        }
+        self.client = None;
+        Ok(false)
+    }
+
+    fn send(&mut self, store: &Store) -> Result<(), String> {
+        self.client()?;
+        let Worker { client: Some(client), shared, name, .. } = self else { return Ok(()) };
+        let failed = |e: Error| format!("send: {e} ({e:?})");
+        let tid = match client.connection().lock_to_ship() {
+            Err(Error::Busy(_) | Error::BusySnapshot) => return Ok(()),
+            locked => locked.map_err(failed)?,
+        };
+        let bytes = client.connection().size().map_err(failed)?;
+        let from = shared.known.lock().floor;
+        let allowed = shared.known.lock().from(from);
+        let found = allowed[read_all(client, bytes, &allowed)?].clone();
+        client.connection().unlock(LockLevel::None).map_err(failed)?;
+        {
+            let mut known = shared.known.lock();
+            let at = known.states[from..].iter().position(|(state, _)| Arc::ptr_eq(state, &found) || **state == *found);
+            let Some(at) = at.map(|at| from + at) else {
+                return Err("it sends a state whose transaction failed".into());
+            };
+            store.put(at, &mut known);
+            shared.notes.add(|| format!("{name} sends state {at}, transaction {tid}"));
+        }
+        client.connection().shipped(tid).map_err(failed)
     }
 
     fn write(&mut self) -> Result<(), String> {
@@ -420,12 +556,16 @@ impl Worker {
             own.set(at + 1);
             shared.notes.add(|| format!("{name} may commit state {}", at + 1));
         };
+        let mut unstored = Ok(());
         let mut acknowledged = || {
-            shared.known.lock().see(own.get());
+            let mut known = shared.known.lock();
+            unstored = shared.store.as_ref().map_or(Ok(()), |store| store.check(own.get(), &known));
+            known.see(own.get());
             shared.setting.counts.commits.fetch_add(1, Ordering::Relaxed);
         };
         let written = client.write(&base, &plan, course, &mut attempt, &mut acknowledged);
         shared.notes.add(|| format!("{name} writes {} -> {} pages: {written:?}", base.count(), plan.next.count()));
+        unstored?;
         end_write(client, written, stale, base, course)?;
         if rng.below(3) > 0 { self.end() } else { Ok(()) }
     }

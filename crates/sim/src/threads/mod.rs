@@ -3,6 +3,7 @@
 
 pub mod history;
 pub mod process;
+pub mod store;
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -386,6 +386,8 @@ impl World {
             ffi::SQLITE_CANTOPEN | ffi::SQLITE_READONLY if self.is_for_writers(error) => Ok(()),
             // With images in the log.
             ffi::SQLITE_IOERR if self.lost.load(Ordering::Relaxed) => Ok(()),
+            // SQLite passes over BUSY where it asks whether its schema is stale (`schemaIsValid`).
+            ffi::SQLITE_ERROR if said(error).contains("has taken the database for itself") => Ok(()),
             // Until all connections have closed.
             ffi::SQLITE_CANTOPEN if self.lost.load(Ordering::Relaxed) => Ok(()),
             _ if self.faulty => match self.rng.below(3) {

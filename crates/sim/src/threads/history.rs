@@ -49,6 +49,7 @@ struct Shared {
 #[derive(Clone, Copy, Default)]
 struct Shipper {
     dies: bool,
+    is_slow: bool,
     closes: bool,
 }
 
@@ -208,7 +209,8 @@ impl World {
         let steps = 1 + self.rng.below(12);
         let closes = self.rng.below(6) == 0;
         if self.shared.store.is_some() {
-            self.shared.shipper = Shipper { dies: self.rng.below(8) == 0, closes: self.rng.below(6) == 0 };
+            let mut draw = |one_in| self.rng.below(one_in) == 0;
+            self.shared.shipper = Shipper { dies: draw(8), is_slow: draw(4), closes: draw(6) };
         }
         self.act(move |worker| {
             for _ in 0..steps {
@@ -331,6 +333,10 @@ impl Worker {
             store.iter().for_each(|store| store.fail());
         }
         if store.as_ref().is_some_and(|store| store.is_expected(&what)) {
+            // Its transaction may still be open.
+            if let Some(client) = &mut self.client {
+                let _ = client.end();
+            }
             return;
         }
         if *faulty && is_fault(&what) {
@@ -477,7 +483,14 @@ impl Worker {
             let is_last = !store.is_busy();
             let conn = self.client()?.connection();
             let waiting = conn.wait_to_ship(1, Duration::from_millis(1)).map_err(|e| format!("ship: {e} ({e:?})"))?;
-            if waiting > 0 {
+            if waiting > 0 && self.shared.shipper.is_slow && self.rng.below(8) == 0 {
+                // New transactions are turned away meanwhile.
+                self.shared.notes.add(|| "the store is slow".to_owned());
+                store.fail();
+                let conn = self.client()?.connection();
+                let slow = conn.store_is_late().and_then(|()| conn.wait_to_ship(u64::MAX, 2 * PATIENCE));
+                slow.map_err(|e| format!("ship: {e} ({e:?})"))?;
+            } else if waiting > 0 {
                 self.send(&store)?;
             } else if is_last {
                 break;

@@ -29,7 +29,7 @@ pub struct Store {
     newest: AtomicUsize,
     /// Threads that may still commit in this round.
     busy: AtomicUsize,
-    /// The shipper has failed in this round.
+    /// The shipper has failed in this round, or the store was slow.
     has_failed: AtomicBool,
     /// The shipper's.
     process: Mutex<Option<ProcessDisk>>,
@@ -52,7 +52,7 @@ impl Store {
         *self.process.lock() = Some(shipper.clone());
     }
 
-    /// The shipper has failed.
+    /// The shipper has failed, or the store is slow.
     pub fn fail(&self) {
         self.has_failed.store(true, Ordering::SeqCst);
     }

@@ -380,7 +380,7 @@ impl World {
             let process = self.rng.below(self.levels.len());
             self.hire(process);
         }
-        if self.rng.below(6) == 0 && self.shared.merges.is_none() {
+        if self.rng.below(6) == 0 {
             let fault = draw_fault(self.disk.sim(), &mut self.rng);
             self.shared.faulty = true;
             self.shared.notes.add(|| fault);

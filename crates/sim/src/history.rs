@@ -62,6 +62,8 @@ struct World {
     points: u64,
     /// One session follows another in the log.
     brief: bool,
+    /// Small commits follow each other: checkpoints in slices come to their end.
+    steady: bool,
     crashed: bool,
     /// A close was cut between its clean slot and its zeros.
     unwiped: bool,
@@ -81,6 +83,11 @@ pub fn in_page(scheme: &str) -> bool {
 /// Whether all connections close again and again.
 pub fn is_brief(seed: u64) -> bool {
     seed % 7 == 3
+}
+
+/// Whether small commits follow each other for long.
+fn is_steady(seed: u64) -> bool {
+    SplitMix64::new(seed ^ 0x7377).below(4) == 0
 }
 
 fn draw_options(rng: &mut SplitMix64, scheme: &str) -> Vec<(String, String)> {
@@ -103,6 +110,21 @@ fn draw_options(rng: &mut SplitMix64, scheme: &str) -> Vec<(String, String)> {
     options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
 }
 
+/// `b_trees`: pages are those of an in-page scheme. The atomic unit is in bytes.
+fn draw_taste(seed: u64, rng: &mut SplitMix64, b_trees: bool, atomic_unit: u32) -> Taste {
+    let page_bytes = [512, 512, 1024, 1024, 2048, 4096, 4096, 4096, 4096, 65536][rng.below(10)];
+    let page_bytes = if b_trees { page_bytes.min(4096).min(atomic_unit as usize) } else { page_bytes };
+    // Not drawn, so that earlier seeds keep their histories.
+    let room = match (b_trees, seed % 5) {
+        (false, _) => Room::No,
+        (true, 2 | 3) => Room::Trailer,
+        (true, _) => Room::Reserve,
+    };
+    let pages_max = (600_000 / page_bytes).clamp(12, 160);
+    let big = if is_steady(seed) { 4 } else { (150_000 / page_bytes).clamp(4, 150) };
+    Taste { page_bytes, pages_max, big, room }
+}
+
 /// Runs the history of `seed`.
 pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), Violation> {
     alone(seed, || run_alone(seed, campaign, counts))
@@ -118,17 +140,13 @@ fn run_alone(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(),
     let durable = !scheme.starts_with("off");
     let b_trees = in_page(&scheme);
     let config = drawn_disk(&mut rng, atomic_unit, campaign.trace);
-    let page_bytes = [512, 512, 1024, 1024, 2048, 4096, 4096, 4096, 4096, 65536][rng.below(10)];
-    let page_bytes = if b_trees { page_bytes.min(4096).min(atomic_unit as usize) } else { page_bytes };
-    // Not drawn, so that earlier seeds keep their histories.
-    let room = match (b_trees, seed % 5) {
-        (false, _) => Room::No,
-        (true, 2 | 3) => Room::Trailer,
-        (true, _) => Room::Reserve,
-    };
-    let pages_max = (600_000 / page_bytes).clamp(12, 160);
-    let taste = Taste { page_bytes, pages_max, big: (150_000 / page_bytes).clamp(4, 150), room };
-    let options = draw_options(&mut rng, &scheme);
+    let steady = is_steady(seed);
+    let taste = draw_taste(seed, &mut rng, b_trees, atomic_unit);
+    let mut options = draw_options(&mut rng, &scheme);
+    if steady {
+        options.retain(|(name, _)| !["stream_size", "table_size"].contains(&name.as_str()));
+        options.push(("table_size".to_owned(), "64k".to_owned()));
+    }
     // No draw, which would give all seeds other histories.
     let setting = Setting { options, taste, counts: counts.clone(), durable, wipes: seed.is_multiple_of(4) };
     let trouble = match rng.below(4) {
@@ -157,7 +175,8 @@ fn run_alone(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(),
         full: false,
         unrecovered: false,
         points,
-        brief: is_brief(seed),
+        brief: is_brief(seed) && !steady,
+        steady,
         crashed: false,
         unwiped: false,
         // No draw, as above.
@@ -166,7 +185,7 @@ fn run_alone(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(),
     });
     let first = SimDisk::new(config);
     world.boot(first);
-    let steps = 10 + world.rng.below(campaign.steps.max(1));
+    let steps = (10 + world.rng.below(campaign.steps.max(1))) * if steady { 2 } else { 1 };
     let mut done = Ok(());
     for _ in 0..steps {
         done = done.and_then(|()| world.step()).and_then(|()| world.verdict());
@@ -260,6 +279,9 @@ impl World {
         }
         if self.trouble == Trouble::Faults && !self.faulty && self.rng.below(8) == 0 {
             return self.make_trouble();
+        }
+        if self.steady && self.rng.below(10) > 0 {
+            return if self.rng.below(12) == 0 { self.release() } else { self.write() };
         }
         match self.rng.below(40) {
             0..22 => self.write(),

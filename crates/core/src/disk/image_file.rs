@@ -7,7 +7,7 @@ use crate::base::clock;
 use crate::base::error::{IoContext, Result};
 use crate::disk::{Disk, DiskFile};
 
-/// Of images with `most` bytes, so many stay in memory. A schedule draws few.
+/// Bytes that stay in memory, at most `most`; others go to a file. A schedule draws few.
 pub fn in_memory(most: u64) -> u64 {
     clock::random().map_or(most, |drawn| drawn % most.min(64 << 10))
 }

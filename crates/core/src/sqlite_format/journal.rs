@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use crate::base::error::{Error, IoContext, Result};
 use crate::base::memory::{Room, give_back, spare};
+use crate::disk::image_file::in_memory;
 use crate::disk::{DiskFile, system};
 
 /// The rest goes to a temporary file, in writes of so many bytes: SQLite's have a third of a page.
-const MEMORY_BYTES: usize = 1 << 20;
+const MEMORY_BYTES: u64 = 1 << 20;
 const SPILL_BYTES: usize = 64 << 10;
 /// SQLite completes a header before a sync: magic and count.
 const HEADER_WRITE_BYTES: usize = 12;
@@ -19,9 +20,10 @@ const NAME_BYTES_MAX: u32 = 4096;
 /// Begins a journal, and ends a super-journal's name (SQLite file format, section 3).
 pub const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
-#[derive(Default)]
 pub struct VirtualJournal {
     memory: Vec<u8>,
+    /// More goes to a file.
+    memory_bytes: usize,
     spill: Option<Spill>,
     len: u64,
     last_write_was_header: bool,
@@ -31,6 +33,21 @@ pub struct VirtualJournal {
     /// SQLite has read the number of records in its first header, as only a rollback does. Since
     /// then it has only read on here, and written the database.
     rolls_back: bool,
+}
+
+impl Default for VirtualJournal {
+    fn default() -> VirtualJournal {
+        VirtualJournal {
+            memory: Vec::new(),
+            memory_bytes: in_memory(MEMORY_BYTES) as usize,
+            spill: None,
+            len: 0,
+            last_write_was_header: false,
+            full_sync: false,
+            synced: false,
+            rolls_back: false,
+        }
+    }
 }
 
 impl VirtualJournal {
@@ -55,7 +72,7 @@ impl VirtualJournal {
         if done < want
             && let (Some(spill), Some(rest)) = (&self.spill, buf.get_mut(done..want))
         {
-            done += spill.read_at(rest, offset + done as u64 - MEMORY_BYTES as u64)?;
+            done += spill.read_at(rest, offset + done as u64 - self.memory_bytes as u64)?;
         }
         Ok(done)
     }
@@ -70,7 +87,7 @@ impl VirtualJournal {
         self.last_write_was_header = data.len() == HEADER_WRITE_BYTES && data.starts_with(&MAGIC);
         // SQLite mostly appends, and there is room.
         let at_end = offset == self.len && self.len == self.memory.len() as u64;
-        if at_end && data.len() <= self.memory.capacity().min(MEMORY_BYTES).saturating_sub(self.memory.len()) {
+        if at_end && data.len() <= self.memory.capacity().min(self.memory_bytes).saturating_sub(self.memory.len()) {
             self.memory.extend_from_slice(data);
             self.len += data.len() as u64;
             return Ok(());
@@ -80,11 +97,11 @@ impl VirtualJournal {
 
     fn put(&mut self, data: &[u8], offset: u64, temp: impl FnOnce() -> Result<Arc<dyn DiskFile>>) -> Result<()> {
         let end = offset.checked_add(data.len() as u64).ok_or_else(|| Error::Full("journal too long".into()))?;
-        let in_memory = usize::try_from(end).unwrap_or(usize::MAX).min(MEMORY_BYTES);
+        let in_memory = usize::try_from(end).unwrap_or(usize::MAX).min(self.memory_bytes);
         if self.memory.capacity() == 0 {
             self.memory = spare();
         }
-        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(MEMORY_BYTES);
+        let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.memory_bytes);
         let here = data.get(..in_memory.saturating_sub(start)).unwrap_or_default();
         self.memory.room(in_memory.saturating_sub(self.memory.len()))?;
         if self.memory.len() < start {
@@ -101,7 +118,7 @@ impl VirtualJournal {
                 Some(spill) => spill,
                 None => self.spill.insert(Spill { file: temp()?, len: 0, tail: Vec::new() }),
             };
-            spill.write_at(data.get(done..).unwrap_or_default(), offset + done as u64 - MEMORY_BYTES as u64)?;
+            spill.write_at(data.get(done..).unwrap_or_default(), offset + done as u64 - self.memory_bytes as u64)?;
         }
         self.len = self.len.max(end);
         Ok(())
@@ -111,7 +128,7 @@ impl VirtualJournal {
         self.rolls_back = false;
         self.len = self.len.min(len);
         self.memory.truncate(usize::try_from(len).unwrap_or(usize::MAX));
-        match len.checked_sub(MEMORY_BYTES as u64) {
+        match len.checked_sub(self.memory_bytes as u64) {
             None | Some(0) => self.spill = None,
             Some(len) => self.spill.iter_mut().for_each(|spill| spill.truncate(len)),
         }
@@ -283,13 +300,13 @@ mod tests {
     fn bytes_come_back_across_the_edge_of_memory() {
         let mut j = VirtualJournal::default();
         let data: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
-        for at in [0, MEMORY_BYTES as u64 - 1000, 3 * MEMORY_BYTES as u64] {
+        for at in [0, MEMORY_BYTES - 1000, 3 * MEMORY_BYTES] {
             j.write_at(&data, at, temp).unwrap();
             let mut back = vec![0; data.len()];
             assert_eq!(j.read_at(&mut back, at).unwrap(), data.len());
             assert_eq!(back, data);
         }
-        assert_eq!(j.len(), 3 * MEMORY_BYTES as u64 + 3000);
+        assert_eq!(j.len(), 3 * MEMORY_BYTES + 3000);
         let mut short = [0; 10];
         assert_eq!(j.read_at(&mut short, j.len() - 4).unwrap(), 4);
         j.truncate(5);
@@ -307,7 +324,7 @@ mod tests {
             for (cuts, whence, distance, len, byte) in steps {
                 let at = match whence {
                     0 => distance,
-                    1 => (MEMORY_BYTES as u64 + 150_000).saturating_sub(distance),
+                    1 => (MEMORY_BYTES + 150_000).saturating_sub(distance),
                     _ => model.len() as u64 + distance % 3 * 100,
                 };
                 if cuts == 0 {
@@ -329,7 +346,7 @@ mod tests {
 
     #[test]
     fn the_name_of_a_super_journal_that_is_gone_is_void_for_good() {
-        for len in [1000, 3 * MEMORY_BYTES as u64] {
+        for len in [1000, 3 * MEMORY_BYTES] {
             let mut j = VirtualJournal::default();
             let mut end = b"/db-mj".to_vec();
             end.extend(6u32.to_be_bytes());

@@ -479,6 +479,7 @@ impl Worker {
         if !self.begin_to_ship(&store)? {
             return Ok(());
         }
+        let mut is_flushed = false;
         loop {
             let is_last = !store.is_busy();
             let conn = self.client()?.connection();
@@ -492,8 +493,13 @@ impl Worker {
                 slow.map_err(|e| format!("ship: {e} ({e:?})"))?;
             } else if waiting > 0 {
                 self.send(&store)?;
-            } else if is_last {
+            } else if is_last && is_flushed {
                 break;
+            } else if is_last {
+                // Perhaps no other process flushes the leftovers of a dead one.
+                let flushed = self.client()?.connection().flush_to_ship(PATIENCE);
+                flushed.map_err(|e| format!("ship: {e} ({e:?})"))?;
+                is_flushed = true;
             }
         }
         if self.shared.shipper.closes { self.close() } else { Ok(()) }

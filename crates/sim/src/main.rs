@@ -1,5 +1,6 @@
 //! `onewrite-sim`: crash campaigns from the command line.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -157,7 +158,11 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
         (None, _, Some(_)) => u64::MAX,
     };
     let counts: Arc<Counts> = Arc::default();
-    let run = |seed: u64, trace: bool| run_seed(seed, arguments, &Campaign { trace, ..campaign.clone() }, &counts);
+    let run = |seed: u64, trace: bool| {
+        let campaign = Campaign { trace, ..campaign.clone() };
+        let ended = catch_unwind(AssertUnwindSafe(|| run_seed(seed, arguments, &campaign, &counts)));
+        ended.unwrap_or_else(|_| Err(Violation { what: "a panic".to_owned(), trace: Vec::new(), notes: Vec::new() }))
+    };
     let bar = match arguments.crashes {
         Some(most) => progress(most, "crashes"),
         None => progress(count, "seeds"),
@@ -176,13 +181,7 @@ fn run(arguments: &Arguments, campaign: &Campaign, threads: usize) -> ExitCode {
                         return;
                     }
                     let seed = first.wrapping_add(n);
-                    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(seed, false)));
-                    let what = match ended {
-                        Ok(Ok(())) => None,
-                        Ok(Err(violation)) => Some(violation.what),
-                        Err(_) => Some("a panic".to_owned()),
-                    };
-                    if let Some(what) = what {
+                    if let Err(Violation { what, .. }) = run(seed, false) {
                         let mut failed = failed.lock();
                         if failed.as_ref().is_none_or(|(other, _)| seed < *other) {
                             *failed = Some((seed, what));

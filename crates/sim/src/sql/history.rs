@@ -25,7 +25,7 @@ use crate::pager::Synchronous;
 pub(super) enum Trouble {
     None,
     Faults,
-    /// Not without a log: an image that finds no room fails a commit in its middle.
+    /// Not of `off`: an image that finds no room fails its commits in the middle.
     Full,
 }
 

@@ -37,7 +37,7 @@ pub(super) fn check_or_recover(
 }
 
 /// One of the databases is recovered, or the process dies in that, or the power goes in it or
-/// behind it. Returns what is left, and what may be.
+/// behind it. Returns the disk that is left, and the states that it may have.
 fn recover<'a>(
     disk: &SimDisk,
     allowed: &'a Allowed,

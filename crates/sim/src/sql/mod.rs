@@ -8,7 +8,8 @@
 //! - [`history`]: runs histories, with `transact`, `overlap`, `events` and `deaths`.
 //! - [`attached`]: runs histories of transactions over several databases.
 //! - [`threads`]: runs histories on threads, with `merges`.
-//! - [`check`]: judges the disk after a crash, or behind `recover`.
+//! - [`check`]: judges the disk after a crash.
+//! - `recover`: runs `onewrite recover` before that judgement.
 
 // The two files of a history index several lists at once.
 #![allow(clippy::needless_range_loop)]

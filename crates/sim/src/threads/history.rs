@@ -45,6 +45,25 @@ struct Shared {
     shipper: Shipper,
 }
 
+impl Shared {
+    /// Where commits wait for a store, it has the state that a transaction saw or committed.
+    fn check_stored(&self, at: usize, known: &Timeline<Arc<State>>) -> Result<(), String> {
+        self.store.as_ref().map_or(Ok(()), |store| store.check(at, known))
+    }
+}
+
+/// Of the states from `from` on, the first that equals the one that was read: later ones may not be
+/// committed yet.
+fn index_of(read: &Arc<State>, known: &Timeline<Arc<State>>, from: usize) -> Result<usize, String> {
+    let at = known.states[from..].iter().position(|(state, _)| Arc::ptr_eq(state, read) || **state == **read);
+    at.map(|at| from + at).ok_or_else(|| "it reads a state whose transaction failed".to_owned())
+}
+
+/// Others act before the next try.
+fn pause() {
+    (0..1000).for_each(|_| point());
+}
+
 /// The course of the shipper in this round.
 #[derive(Clone, Copy, Default)]
 struct Shipper {
@@ -447,10 +466,8 @@ impl Worker {
         }
         client.reading = Some(found.clone());
         let mut known = shared.known.lock();
-        // Of equal states, the later ones may not be committed yet.
-        let at = known.states[from..].iter().position(|(state, _)| Arc::ptr_eq(state, &found) || **state == *found);
-        let Some(at) = at.map(|at| from + at) else { return Err("it reads a state whose transaction failed".into()) };
-        shared.store.as_ref().map_or(Ok(()), |store| store.check(at, &known))?;
+        let at = index_of(&found, &known, from)?;
+        shared.check_stored(at, &known)?;
         known.see(at);
         shared.notes.add(|| format!("{name} reads state {at}"));
         Ok(())
@@ -463,7 +480,7 @@ impl Worker {
             if self.shared.store.is_none() || self.client.as_ref().is_some_and(|client| client.reading.is_some()) {
                 return Ok(());
             }
-            (0..1000).for_each(|_| point());
+            pause();
         }
         Err("it sees no state".to_owned())
     }
@@ -479,26 +496,26 @@ impl Worker {
         if !self.begin_to_ship(&store)? {
             return Ok(());
         }
+        let failed = |e: Error| format!("ship: {e} ({e:?})");
         let mut is_flushed = false;
         loop {
             let is_last = !store.is_busy();
             let conn = self.client()?.connection();
-            let waiting = conn.wait_to_ship(1, Duration::from_millis(1)).map_err(|e| format!("ship: {e} ({e:?})"))?;
+            let waiting = conn.wait_to_ship(1, Duration::from_millis(1)).map_err(failed)?;
             if waiting > 0 && self.shared.shipper.is_slow && self.rng.below(8) == 0 {
                 // New transactions are turned away meanwhile.
                 self.shared.notes.add(|| "the store is slow".to_owned());
                 store.fail();
                 let conn = self.client()?.connection();
                 let slow = conn.store_is_late().and_then(|()| conn.wait_to_ship(u64::MAX, 2 * PATIENCE));
-                slow.map_err(|e| format!("ship: {e} ({e:?})"))?;
+                slow.map_err(failed)?;
             } else if waiting > 0 {
                 self.send(&store)?;
             } else if is_last && is_flushed {
                 break;
             } else if is_last {
                 // Perhaps no other process flushes the leftovers of a dead one.
-                let flushed = self.client()?.connection().flush_to_ship(PATIENCE);
-                flushed.map_err(|e| format!("ship: {e} ({e:?})"))?;
+                self.client()?.connection().flush_to_ship(PATIENCE).map_err(failed)?;
                 is_flushed = true;
             }
         }
@@ -517,7 +534,7 @@ impl Worker {
                     self.shared.notes.add(|| format!("{} ships", self.name));
                     return Ok(true);
                 }
-                Err(Error::Busy(_) | Error::BusySnapshot) => (0..1000).for_each(|_| point()),
+                Err(Error::Busy(_) | Error::BusySnapshot) => pause(),
                 Err(e) => return Err(format!("begin of shipping: {e} ({e:?})")),
             }
         }
@@ -540,10 +557,7 @@ impl Worker {
         client.connection().unlock(LockLevel::None).map_err(failed)?;
         {
             let mut known = shared.known.lock();
-            let at = known.states[from..].iter().position(|(state, _)| Arc::ptr_eq(state, &found) || **state == *found);
-            let Some(at) = at.map(|at| from + at) else {
-                return Err("it sends a state whose transaction failed".into());
-            };
+            let at = index_of(&found, &known, from)?;
             store.put(at, &mut known);
             shared.notes.add(|| format!("{name} sends state {at}, transaction {tid}"));
         }
@@ -578,7 +592,7 @@ impl Worker {
         let mut unstored = Ok(());
         let mut acknowledged = || {
             let mut known = shared.known.lock();
-            unstored = shared.store.as_ref().map_or(Ok(()), |store| store.check(own.get(), &known));
+            unstored = shared.check_stored(own.get(), &known);
             known.see(own.get());
             shared.setting.counts.commits.fetch_add(1, Ordering::Relaxed);
         };

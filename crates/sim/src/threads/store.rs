@@ -9,7 +9,6 @@ use std::time::Duration;
 use onewrite_core::disk::Disk;
 use onewrite_core::disk::sim::SimDisk;
 use onewrite_core::inspect::sync_path;
-
 use parking_lot::Mutex;
 
 use super::process::ProcessDisk;

@@ -116,6 +116,7 @@ impl Inode {
             None => self.mapped.insert(Arc::new(Mapped::of(view)?)).map(bytes),
         }
     }
+
     fn flush(&mut self, fate: CallFate, from: u64) {
         match fate {
             CallFate::Run | CallFate::Short(_) => self.data.flush(from as usize),

@@ -80,7 +80,12 @@ pub type SharedOracle = Arc<Mutex<Oracle>>;
 /// Connects through an engine (a process) of its own.
 pub fn connect(disk: &HookDisk, setting: &Setting) -> Result<Client, String> {
     let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-    open(&Engine::new(shared.clone()), shared, setting).map_err(|e| format!("cannot open after a crash: {e}"))
+    open(&engine_on(shared.clone()), shared, setting).map_err(|e| format!("cannot open after a crash: {e}"))
+}
+
+/// An engine of a simulated process: none forks, and each call would ask for the process's number.
+pub fn engine_on(disk: Arc<dyn Disk>) -> Arc<Engine> {
+    Engine::in_process(disk, || 0)
 }
 
 /// Opens a connection.

@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 
 use crate::baton::alone;
 use crate::check::{
-    Copies, Counts, DB, Oracle, ROOMY, Setting, SharedOracle, Violation, check, drawn_disk, home_is_plain, is_marked,
-    log_is_empty, open, read_all, rotten_slot,
+    Copies, Counts, DB, Oracle, ROOMY, Setting, SharedOracle, Violation, check, drawn_disk, engine_on, home_is_plain,
+    is_marked, log_is_empty, open, read_all, rotten_slot,
 };
 use crate::hook::{HookDisk, Point};
 use crate::model::{Plan, Room, State, Taste, same};
@@ -160,7 +160,7 @@ fn run_alone(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(),
     let points = if durable { 3 + rng.below(6) as u64 } else { 0 };
     let found = Arc::default();
     let disk = HookDisk::new(SimDisk::new(config), None);
-    let engine = Engine::new(Arc::new(disk.clone()));
+    let engine = engine_on(Arc::new(disk.clone()));
     // A panic leaves it as it is: closing its connections could panic again, and end the process.
     let mut world = ManuallyDrop::new(World {
         setting,
@@ -220,7 +220,7 @@ impl World {
         self.clients.clear();
         let point = (self.points > 0).then(|| self.crash_points());
         self.disk = HookDisk::new(sim, point);
-        self.engine = Engine::new(Arc::new(self.disk.clone()));
+        self.engine = engine_on(Arc::new(self.disk.clone()));
         self.faulty = false;
     }
 

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::baton::alone;
 use crate::check::{
-    DB, ROOMY, Setting, Violation, end_write, home_is_plain, is_fault, is_marked, open, read_again, read_all,
+    DB, ROOMY, Setting, Violation, end_write, engine_on, home_is_plain, is_fault, is_marked, open, read_again, read_all,
 };
 use crate::model::{Plan, Room, State, Taste};
 use crate::pager::{Client, Course, Synchronous};
@@ -520,7 +520,7 @@ impl World {
         let process = self.processes.lock()[n].take();
         let mut process = process.unwrap_or_else(|| {
             let disk = ProcessDisk::new(self.sim.clone());
-            let engine = Engine::new(Arc::new(disk.clone()));
+            let engine = engine_on(Arc::new(disk.clone()));
             Process { disk, engine, clients: Vec::new() }
         });
         if self.rng.below(12) == 0 {

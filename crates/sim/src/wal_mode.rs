@@ -17,9 +17,9 @@ use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_core::inspect::home::{FileKind, State, asks_for_wal, mark, put_counter, put_page_count};
 use onewrite_core::inspect::layout::{home, put, wal};
 use onewrite_core::inspect::wal::WalHead;
-use onewrite_core::{Connection, Engine, LockLevel, Result};
+use onewrite_core::{Connection, LockLevel, Result};
 
-use crate::check::{Counts, Violation};
+use crate::check::{Counts, Violation, engine_on};
 
 const HOME: &str = "/db";
 const WAL: &str = "/db-wal";
@@ -295,7 +295,7 @@ fn commit_and_crash(
 
 fn connect(disk: &SimDisk) -> Result<Connection> {
     let options = [("busy_ms", "0"), ("log_size", "256k")].map(|(name, value)| (name.to_owned(), value.to_owned()));
-    Engine::new(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &options)
+    engine_on(Arc::new(disk.clone())).open(Path::new(HOME), OpenMode::ReadWrite, &options)
 }
 
 fn open_and_close(disk: &SimDisk) -> Result<()> {

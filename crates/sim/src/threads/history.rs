@@ -16,7 +16,8 @@ use super::store::{self, PATIENCE, Store};
 use super::{Found, Notes, draw_fault, left_by, outcome, report, run_each};
 use crate::baton::GoesOn;
 use crate::check::{
-    Counts, DB, Setting, Violation, check, drawn_disk, end_write, home_is_plain, is_fault, open, read_again, read_all,
+    Counts, DB, Setting, Violation, check, drawn_disk, end_write, engine_on, home_is_plain, is_fault, open, read_again,
+    read_all,
 };
 use crate::history::Campaign;
 use crate::hook::{HookDisk, Point};
@@ -82,7 +83,7 @@ struct Process {
 impl Process {
     fn new(disk: &HookDisk) -> Process {
         let disk = ProcessDisk::new(disk.clone());
-        Process { engine: Engine::new(Arc::new(disk.clone())), disk }
+        Process { engine: engine_on(Arc::new(disk.clone())), disk }
     }
 
     fn bury(self) {

@@ -36,7 +36,7 @@ pub fn step_aside(
     // The journal will lie beside that name.
     db.check_name()?;
     reserve(db, me).map_err(stale)?;
-    let log = match make_room(db, writer, txn, me) {
+    let log = match enter_aside(db, writer, me) {
         Ok(log) => log,
         Err(e) => {
             release(db, me)?;
@@ -113,16 +113,9 @@ pub fn release(db: &Database, me: ConnectionId) -> Result<()> {
 }
 
 /// Returns the log's file, and its length once closed.
-fn make_room(
-    db: &Database,
-    writer: &mut Option<LiveDatabase>,
-    txn: &Txn,
-    me: ConnectionId,
-) -> Result<(Arc<dyn DiskFile>, u64)> {
+fn enter_aside(db: &Database, writer: &mut Option<LiveDatabase>, me: ConnectionId) -> Result<(Arc<dyn DiskFile>, u64)> {
     let Some(live) = writer.as_mut() else { return Err(Error::Misuse("stepping aside without a log".into())) };
     checkpoint(db, live, StreamedImages::Keep)?;
-    // A full disk fails here.
-    db.home.reserve(txn.file_bytes).context(|| db.what("no room for the pages added to"))?;
     let mut inner = db.inner.lock();
     if inner.snapshot_count() > 1 {
         return Err(Error::BusySnapshot);
@@ -143,7 +136,9 @@ fn plain_commit(
 ) -> Result<Arc<dyn DiskFile>> {
     let what = || db.what("cannot write");
     let mut buf = memory::zeros(txn.page_bytes as usize)?;
-    let real = match write_journal(db, journal) {
+    // A full disk fails here: taking the mark off gave back the room that home had.
+    let room = db.home.reserve(txn.file_bytes).context(|| db.what("no room for the pages added to"));
+    let real = match room.and_then(|()| write_journal(db, journal)) {
         Ok(real) => real,
         Err(e) => {
             // Home is whole: only this transaction is lost.

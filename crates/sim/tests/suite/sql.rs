@@ -360,6 +360,53 @@ fn a_connection_that_keeps_its_lock_goes_on_behind_a_full_disk() {
     }
 }
 
+/// The room that it checks is still there when home is written: to take off the mark gives reserved
+/// room back.
+#[test]
+fn a_step_aside_that_finds_no_room_ends_one_transaction_alone() {
+    let outside = tempfile::tempdir().unwrap();
+    for rows in [0, 50] {
+        let mut failures = 0;
+        for room in (0..40).map(|n| n * 8192) {
+            let (setting, sim, process) = (setting(), sim(), level(0));
+            process.boot(HookDisk::new(sim.clone(), None));
+            let db = process.open(0, &setting.options).unwrap();
+            if rows > 0 {
+                db.execute_batch("CREATE TABLE t(a)").unwrap();
+            }
+            for _ in 0..rows {
+                db.execute_batch("INSERT INTO t VALUES (zeroblob(900))").unwrap();
+            }
+            // Not a database of onewrite.
+            let other = outside.path().join(format!("{rows}-{room}"));
+            db.execute("ATTACH ?1 AS side", [format!("file:{}?vfs=unix", other.display())]).unwrap();
+            db.execute_batch("CREATE TABLE side.s(a)").unwrap();
+            let both = "BEGIN; CREATE TABLE IF NOT EXISTS t(a); INSERT INTO t VALUES (zeroblob(70000)); \
+                        INSERT INTO s VALUES (1)";
+            db.execute_batch(both).unwrap();
+            sim.set_capacity(sim.used_bytes() + room);
+            let committed = db.execute_batch("COMMIT");
+            sim.set_capacity(SimConfig::default().capacity);
+            if let Err(e) = committed {
+                assert_eq!(e.sqlite_error_code(), Some(ErrorCode::DiskFull), "{rows} rows, room for {room} bytes");
+                failures += 1;
+                if !db.is_autocommit() {
+                    db.execute_batch("ROLLBACK").unwrap();
+                }
+                db.execute_batch(both).unwrap();
+                db.execute_batch("COMMIT").unwrap();
+            }
+            let counts = ["t", "s"].map(|table| {
+                db.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get::<_, i64>(0)).unwrap()
+            });
+            assert_eq!(counts, [rows + 1, 1]);
+            db.close().unwrap();
+            process.halt();
+        }
+        assert!((1..40).contains(&failures), "{failures}");
+    }
+}
+
 /// It writes nothing for the rollback of a transaction whose first write was refused (rule
 /// RollbackIsReal).
 #[test]

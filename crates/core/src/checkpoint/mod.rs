@@ -291,11 +291,7 @@ pub fn fit_length(db: &Database, file: &dyn DiskFile, home: &mut HomeFile, state
     let bytes = state.bytes().max(home.streamed_bytes);
     if state.kind != FileKind::Empty && home.bytes != bytes {
         file.set_len(bytes).context(|| db.what("cannot fit the length of"))?;
-        if bytes < home.bytes {
-            // Blocks behind a nearer end are given back.
-            home.reserved_bytes = home.reserved_bytes.min(bytes);
-        }
-        home.bytes = bytes;
+        home.ends_at(bytes);
     }
     Ok(())
 }

@@ -194,7 +194,7 @@ fn cut_home(db: &Database, live: &mut LiveDatabase, txn: &Txn) -> Result<()> {
     }
     let bytes = txn.home_bytes.max(txn.base.bytes());
     db.home.set_len(bytes).context(|| db.what("cannot fit the length of"))?;
-    live.home.bytes = bytes;
+    live.home.ends_at(bytes);
     Ok(())
 }
 

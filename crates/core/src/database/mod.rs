@@ -291,6 +291,14 @@ impl HomeFile {
     pub fn room_bytes(&self) -> u64 {
         self.bytes.max(self.reserved_bytes)
     }
+
+    /// The file has `bytes` now: blocks behind a nearer end were given back.
+    pub fn ends_at(&mut self, bytes: u64) {
+        if bytes < self.bytes {
+            self.reserved_bytes = self.reserved_bytes.min(bytes);
+        }
+        self.bytes = bytes;
+    }
 }
 
 /// This process among others, if it is one of several that may be.

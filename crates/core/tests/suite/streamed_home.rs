@@ -118,6 +118,31 @@ fn a_disk_that_gets_full_takes_nothing_from_home() {
     assert_eq!(home(&sim).len(), before.len());
 }
 
+/// A commit that adds pages asks for their room again, which the cut gave back.
+#[test]
+fn a_rollback_that_cuts_home_gives_reserved_room_back() {
+    let (sim, mut c) = database();
+    let grow = |pages: u64| {
+        let mut first = all(0).remove(0).1;
+        first[31] = pages as u8;
+        [(0, first), (pages - 1, page(pages))]
+    };
+    write(&mut c, &grow(4));
+    begin(&mut c);
+    all(100).iter().for_each(|(n, image)| c.write_at(image, n * PAGE as u64).unwrap());
+    c.unlock(LockLevel::None).unwrap();
+    sim.set_capacity(sim.used_bytes());
+    begin(&mut c);
+    grow(5).iter().for_each(|(n, image)| c.write_at(image, n * PAGE as u64).unwrap());
+    let full = c.prepare(None);
+    assert!(matches!(full, Err(Error::Full(_))), "{full:?}");
+    c.unlock(LockLevel::None).unwrap();
+    sim.set_capacity(SimConfig::default().capacity);
+    write(&mut c, &grow(5));
+    c.close().unwrap();
+    assert_eq!(home(&sim).len(), 5 * PAGE);
+}
+
 /// SQLite goes on in the transaction of a commit that failed: it writes old pages to roll back, and
 /// in exclusive mode those of the next one.
 #[test]

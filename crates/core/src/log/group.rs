@@ -330,6 +330,12 @@ impl Group {
         p.position
     }
 
+    /// Where the next record goes, in bytes of the file, if it goes behind the last one.
+    pub fn end(&self) -> u64 {
+        let p = self.pending.lock();
+        p.position + p.bytes.len() as u64
+    }
+
     /// Everything is written. `position` is a block's start.
     pub fn move_to(&self, position: u64) {
         let mut p = self.pending.lock();

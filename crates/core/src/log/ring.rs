@@ -222,7 +222,10 @@ impl Log {
         let block = u64::from(slot.block_bytes);
         let in_block = cursor.tail.0 % block;
         let mut tail_block = memory::zeros_of(in_block)?;
-        let position = slot.ring_at() + (cursor.tail.0 - in_block) % slot.ring_bytes;
+        let is_end_of_lap = cursor.tail > slot.start && cursor.tail.0.is_multiple_of(slot.ring_bytes);
+        // A ring that grows from there goes on behind the lap (rule SlotBeforeReuse).
+        let in_ring = if is_end_of_lap { slot.ring_bytes } else { (cursor.tail.0 - in_block) % slot.ring_bytes };
+        let position = slot.ring_at() + in_ring;
         let what = || format!("cannot read the log {}", self.log.path.display());
         let read = self.log.file.read_at(&mut tail_block, position).context(what)?;
         if read != tail_block.len() {
@@ -252,6 +255,18 @@ impl Log {
         debug_assert!(start <= self.tail && self.tail.0 - start.0 <= ring_bytes, "{:?} behind {start:?}", self.tail);
         debug_assert!((base_tid..=tid_ceiling).contains(&self.last_tid), "{} of {:?}", self.last_tid, self.slot);
         debug_assert!(self.group.durable() <= self.last_tid, "a transaction without a number is durable");
+    }
+
+    /// The last record lies where the cursor says.
+    fn check_pushed(&self) {
+        debug_assert!(
+            self.group.end() == self.ring_at() + (self.tail.0 - 1) % self.slot.ring_bytes + 1,
+            "rule RecordChain: a record ends at {}, {:?} of {:?}",
+            self.group.end(),
+            self.tail,
+            self.slot
+        );
+        self.check();
     }
 
     pub fn cursor(&self) -> LogCursor {
@@ -402,7 +417,7 @@ impl Log {
         self.last_tid = state.tid;
         self.decided_elsewhere = true;
         self.settle_proof();
-        self.check();
+        self.check_pushed();
     }
 
     /// All but the first and last block, which goes to `part` and whose position is returned.
@@ -440,7 +455,7 @@ impl Log {
         self.last_tid = state.tid;
         self.decided_elsewhere = false;
         self.settle_proof();
-        self.check();
+        self.check_pushed();
     }
 
     /// An older image of the same transaction at `position` is overwritten.
@@ -731,6 +746,7 @@ mod tests {
     use crate::log::record::Encoder;
 
     const RING: u64 = 1 << 20;
+    const PAGE: usize = 65536;
 
     fn slot() -> Slot {
         Slot {
@@ -862,6 +878,44 @@ mod tests {
         let slot = file.slots().unwrap().remove(0);
         let end = file.scan(&slot, |_| Ok(())).unwrap();
         assert_eq!((end.records, end.tail), (2, log.tail));
+    }
+
+    /// Appends a record of `len` bytes.
+    fn append_bytes(log: &mut Log, len: u64) {
+        let image = |bytes: u64| (0..PAGE as u64).map(|at| u8::from(at < bytes)).collect::<Vec<u8>>();
+        let mut e = Encoder::default();
+        let fits = |bytes: &u64| {
+            e.clear();
+            e.add_delta(PageNo(1), None, &image(*bytes)).unwrap();
+            e.record_bytes() as u64 == len
+        };
+        (len - 80..len).find(fits).unwrap();
+        let made = State { page_count: 1, change_counter: 1, ..State::empty(log.last_tid().next()) };
+        let (record, crc) = e.finish(&log.head(&made));
+        let way = log.make_way(record, false, &Nobody).unwrap();
+        log.push(&way, record, crc, &Arc::new(made), Durability::Flushed);
+        log.group().wait(log.last_tid(), Durability::Flushed, &Nobody).unwrap();
+    }
+
+    /// Its next record goes behind the lap, not over the first ones, which live.
+    #[test]
+    fn a_ring_that_is_full_to_its_end_grows_also_for_one_that_takes_it_over() {
+        let disk = SimDisk::new(SimConfig::default());
+        let ring_bytes = small_ring_bytes(4096);
+        let file = Log::create(LogFile::make(&disk, Path::new("/db-onewrite")), ring_bytes, 4096).unwrap();
+        let slot = Slot { ring_bytes, page_bytes: PAGE as u32, ..slot() };
+        let mut log = Log::start(file, slot, true, true).unwrap();
+        append_bytes(&mut log, 30_000);
+        let rest = ring_bytes - log.live_bytes();
+        append_bytes(&mut log, rest);
+        let (slot, cursor) = (log.slot().clone(), log.cursor());
+        assert_eq!(cursor.tail, LogOffset(ring_bytes));
+        let mut other = Log::join(log.file().clone(), slot.clone(), true);
+        other.resume(&slot, &cursor, cursor.last_tid).unwrap();
+        assert!(other.fits_longer(2 * ring_bytes) && other.grow(2 * ring_bytes).unwrap());
+        append(&mut other, 1, Durability::Flushed);
+        let end = scan(&other, other.slot());
+        assert_eq!((end.records, end.tail, end.rot), (3, other.tail, None));
     }
 
     #[test]

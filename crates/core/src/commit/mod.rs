@@ -413,7 +413,7 @@ fn show_record(
     show(&mut table, inner, state.tid, images);
     if !txn.streamed.is_empty() {
         let file = live.log.file().file.clone();
-        table.publish_layer(state.tid, std::mem::take(&mut txn.streamed), file, live.log.stream_tail());
+        table.publish_streamed(state.tid, std::mem::take(&mut txn.streamed), file, live.log.stream_tail());
     }
     if table.should_trim() {
         table.trim(inner.readers());
@@ -447,9 +447,10 @@ pub fn after_commit(db: &Database) {
     db.begin_write_back();
 }
 
-/// Without room the images stay, and the next commit tries again.
-pub fn send_home(db: &Database, live: &mut LiveDatabase) -> Result<()> {
-    if !live.scheme.wants_checkpoint(live) && !db.table.read().has_layer() {
+/// Behind a commit that streamed, or whose scheme wants it. Without room the images stay, and the
+/// next commit tries again.
+pub fn send_home(db: &Database, live: &mut LiveDatabase, streamed: bool) -> Result<()> {
+    if !streamed && !live.scheme.wants_checkpoint(live) {
         return Ok(());
     }
     checkpoint_with_room(db, live).map(drop)

@@ -198,6 +198,7 @@ impl Connection {
         db.check(writer.as_ref().and_then(LiveDatabase::member))?;
         let Some(live) = writer.as_mut() else { return Err(Error::Misuse("a commit without a log".into())) };
         let Some(WriteTransaction { reader, txn, .. }) = self.role.writer_mut() else { return Err(no_transaction()) };
+        let streamed = !txn.streamed.is_empty();
         let mut commit = Commit { db, live, txn, options: &self.options };
         // Until it unlocks, SQLite reads a merged transaction's old snapshot and its own pages.
         let moves = (!is_merged).then_some(&mut reader.state);
@@ -207,7 +208,7 @@ impl Connection {
         }
         (*txn, reader.unsettled) = (Txn::new(reader.state.clone()), false);
         self.journal.forget_syncs();
-        commit::send_home(db, live)?;
+        commit::send_home(db, live, streamed)?;
         Ok(published)
     }
 

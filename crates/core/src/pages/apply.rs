@@ -114,7 +114,7 @@ impl RecordApplier<'_, '_> {
                     log.path.display()
                 )));
             }
-            self.table.publish_layer(tid, streamed, log.file.clone(), end);
+            self.table.publish_streamed(tid, streamed, log.file.clone(), end);
         }
         if listed < record.head.page_count {
             // The others streamed home.

@@ -149,6 +149,14 @@ impl Streamed {
         gone.into_iter().for_each(|page| self.remove(page));
     }
 
+    /// Those at home are found there, as all pages that a table does not list.
+    fn forget_home(&mut self) {
+        for slot in self.chunks.values_mut().flatten().filter(|(units, _)| *units == Self::HOME) {
+            *slot = (0, 0);
+        }
+        self.count -= std::mem::take(&mut self.at_home);
+    }
+
     pub fn len(&self) -> u32 {
         self.count
     }
@@ -231,7 +239,7 @@ struct TableChange {
 #[derive(Default)]
 pub struct PageTable {
     pages: FxHashMap<PageNo, Versions>,
-    /// A big transaction's images; a checkpoint follows before the next commit.
+    /// A big transaction's images in the log; a checkpoint follows before the next commit.
     layer: Option<Layer>,
     new_bytes: u64,
     /// Bytes in memory for snapshots.
@@ -256,12 +264,9 @@ impl PageTable {
         if let Some(layer) = &self.layer
             && layer.tid <= tid
             && listed.is_none_or(|v| layer.hides(v))
-            && let Some(to) = layer.streamed.get(page)
+            && let Some(StreamedTo::Log(position, _)) = layer.streamed.get(page)
         {
-            return match to {
-                StreamedTo::Log(position, _) => ImageLocation::Log(layer.log.clone(), position),
-                StreamedTo::Home => ImageLocation::Home,
-            };
+            return ImageLocation::Log(layer.log.clone(), position);
         }
         listed.map_or(ImageLocation::Home, |version| version.place.clone())
     }
@@ -430,7 +435,14 @@ impl PageTable {
     }
 
     /// The images end with their index at byte `end` of the log.
-    pub fn publish_layer(&mut self, tid: Tid, streamed: Streamed, log: Arc<dyn DiskFile>, end: u64) {
+    pub fn publish_streamed(&mut self, tid: Tid, mut streamed: Streamed, log: Arc<dyn DiskFile>, end: u64) {
+        if streamed.at_home > 0 {
+            streamed.forget_home();
+            self.lists_since(tid);
+        }
+        if streamed.is_empty() {
+            return;
+        }
         debug_assert!(self.layer.is_none(), "a checkpoint follows each big transaction");
         self.layer = Some(Layer { tid, streamed, log, end });
     }
@@ -764,7 +776,7 @@ mod tests {
         let mut streamed = Streamed::default();
         streamed.set(PageNo(3), StreamedTo::Log(1 << 20, 5)).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
-        table.publish_layer(Tid(7), streamed, log, 0);
+        table.publish_streamed(Tid(7), streamed, log, 0);
         assert_eq!(changes(&table, 7), (Tid(5), vec![(PageNo(3), Tid(7)), (PageNo(9), Tid(6))]));
         // A page in place has no record.
         table.checkpointed(Tid(7), 9, readers(&snapshots, 7));
@@ -831,7 +843,7 @@ mod tests {
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), StreamedTo::Log(1 << 20, 5)).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
-        table.publish_layer(Tid(2), streamed, log, 0);
+        table.publish_streamed(Tid(2), streamed, log, 0);
         table.checkpointed(Tid(2), 7, readers(&snapshots, 2));
         assert_eq!((read(&table, 1), read(&table, 2)), (Some(1), None));
     }
@@ -842,7 +854,7 @@ mod tests {
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), StreamedTo::Log(1 << 20, 5)).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
-        table.publish_layer(Tid(2), streamed, log, 0);
+        table.publish_streamed(Tid(2), streamed, log, 0);
         // Home is about to get the image of 2, perhaps at a later try.
         table.keep(PageNo(7), Tid(1), Tid(2), ImageLocation::Memory(image(100)));
         assert_eq!(read(&table, 1), Some(100));
@@ -858,7 +870,7 @@ mod tests {
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), StreamedTo::Log(1 << 20, 5)).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
-        table.publish_layer(Tid(2), streamed, log, 0);
+        table.publish_streamed(Tid(2), streamed, log, 0);
         table.checkpointed_elsewhere(Tid(5), &snapshots);
         assert_eq!((read(&table, 1), read(&table, 2)), (Some(1), None));
     }
@@ -974,7 +986,7 @@ mod tests {
         let mut streamed = Streamed::default();
         streamed.set(PageNo(7), StreamedTo::Log(1 << 20, 5)).unwrap();
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
-        table.publish_layer(Tid(6), streamed, log, 0);
+        table.publish_streamed(Tid(6), streamed, log, 0);
         let dirty: Vec<_> =
             table.dirty(8).unwrap().iter().map(|(page, at)| (page.0, matches!(at, ImageLocation::Log(..)))).collect();
         assert_eq!(dirty, [(7, true), (8, false)]);
@@ -1000,7 +1012,7 @@ mod tests {
         streamed.set(PageNo(9), StreamedTo::Log(2 << 20, 5)).unwrap();
         assert_eq!(streamed.len(), 2);
         let log = SimDisk::new(SimConfig::default()).temp_file(std::path::Path::new("/db")).unwrap();
-        table.publish_layer(Tid(2), streamed, log, 0);
+        table.publish_streamed(Tid(2), streamed, log, 0);
         assert_eq!(read(&table, 1), Some(1));
         assert!(matches!(table.find(PageNo(7), Tid(2)), ImageLocation::Log(_, p) if p == 1 << 20));
         assert_eq!(table.dirty(100).unwrap().len(), 2);

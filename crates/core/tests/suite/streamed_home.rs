@@ -143,6 +143,51 @@ fn a_rollback_that_cuts_home_gives_reserved_room_back() {
     assert_eq!(home(&sim).len(), 5 * PAGE);
 }
 
+/// It checkpoints when there is room again: images for the other's snapshot need some. Records may
+/// follow, for all that streamed is at home.
+#[test]
+fn a_process_without_room_for_its_checkpoint_follows_the_others() {
+    let (sim, c) = database();
+    c.close().unwrap();
+    let (mut streams, mut other, mut reader) = (open(sim.clone()), open(sim.clone()), open(sim.clone()));
+    commit(&mut streams, 2);
+    commit(&mut other, 3);
+    reader.lock(LockLevel::Shared).unwrap();
+    begin(&mut streams);
+    let added = all(100).into_iter().filter(|(n, _)| *n == 0 || *n > 2);
+    added.for_each(|(n, image)| streams.write_at(&image, n * PAGE as u64).unwrap());
+    streams.prepare(None).unwrap();
+    streams.sync().unwrap();
+    sim.set_capacity(sim.used_bytes());
+    streams.commit().unwrap();
+    streams.unlock(LockLevel::None).unwrap();
+    let checkpoints = |c: &mut Connection| {
+        let stats = c.pragma("stats", None).unwrap().unwrap();
+        stats.lines().find_map(|line| line.strip_prefix("checkpoints=")).unwrap().to_owned()
+    };
+    let before = checkpoints(&mut streams);
+    for n in [4, 5] {
+        commit(&mut other, n);
+        commit(&mut streams, n + 10);
+        streams.lock(LockLevel::Shared).unwrap();
+        let mut image = vec![0; PAGE];
+        for (page, expected) in [(1, page(n + 10)), (PAGES - 1, page(100 + PAGES - 1))] {
+            streams.read_at(&mut image, page * PAGE as u64).unwrap();
+            assert!(image == expected, "page {page} behind commit {n}");
+        }
+        streams.unlock(LockLevel::None).unwrap();
+    }
+    assert_eq!(checkpoints(&mut streams), before, "there was no room");
+    let mut old = vec![0; PAGE];
+    reader.read_at(&mut old, PAGE as u64).unwrap();
+    assert!(old == page(3), "the snapshot from before");
+    reader.unlock(LockLevel::None).unwrap();
+    sim.set_capacity(SimConfig::default().capacity);
+    commit(&mut streams, 6);
+    [reader, other, streams].into_iter().for_each(|c| c.close().unwrap());
+    assert!(home(&sim)[PAGE..2 * PAGE] == page(6) && home(&sim).len() == PAGES as usize * PAGE);
+}
+
 /// SQLite goes on in the transaction of a commit that failed: it writes old pages to roll back, and
 /// in exclusive mode those of the next one.
 #[test]

@@ -301,7 +301,10 @@ struct World {
     faulty: bool,
     /// A process was told of the failure.
     struck: Arc<AtomicBool>,
-    /// A crash may have left home longer than its state.
+    /// Draws when the disk gets full, and its room, in a history where it does. As `rests`.
+    rooms: Option<SplitMix64>,
+    full: bool,
+    /// A crash, or a close on a full disk, may have left home longer than its state.
     crashed: bool,
     /// Processes detach while their connections are open. Not drawn: earlier seeds keep their
     /// histories.
@@ -345,6 +348,8 @@ fn run_alone(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), V
         rng,
         faulty: false,
         struck: Arc::default(),
+        rooms: matches!(seed % 9, 4 | 8).then(|| SplitMix64::new(seed ^ 0x6675_6c6c)),
+        full: false,
         crashed: false,
         rests: matches!(seed % 7, 4 | 5),
         notes: Vec::new(),
@@ -402,6 +407,15 @@ fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Resu
         known.seen = known.seen.max(from + found);
     }
     Ok(())
+}
+
+/// A full disk alone is no reason to fail for good.
+fn unless_full(outcome: Result<(), String>, full: bool, clients: &mut [Client]) -> Result<(), String> {
+    if !full || !matches!(&outcome, Err(what) if what.contains("no storage space")) {
+        return outcome;
+    }
+    let mut begins = clients.iter_mut().filter(|client| client.reading.is_none());
+    begins.try_for_each(|client| client.end().map_err(|e| format!("end behind a full disk: {e} ({e:?})")))
 }
 
 /// Detaches `process` from the database; whether it is.
@@ -495,6 +509,14 @@ impl World {
             self.faulty = true;
             self.note(format!("{op:?} {nth} from here fails"));
         }
+        if let Some(rooms) = &mut self.rooms
+            && rooms.below(10) == 0
+        {
+            let room = rooms.below(100_000) as u64;
+            (self.full, self.crashed) = (!self.full, true);
+            self.sim.set_capacity(if self.full { self.sim.used_bytes() + room } else { ROOMY });
+            self.note(if self.full { format!("room for {room} bytes") } else { "room enough".to_owned() });
+        }
         let n = self.rng.below(self.processes.lock().len());
         if self.rests && self.rng.below(6) == 0 {
             return self.act(n, Self::rest);
@@ -533,6 +555,7 @@ impl World {
         match outcome {
             Ok(outcome) => {
                 process.disk.fuse.store(u64::MAX, Ordering::SeqCst);
+                let outcome = unless_full(outcome, self.full, &mut process.clients);
                 self.processes.lock()[n] = Some(process);
                 self.unless_fault(outcome)
             }
@@ -589,7 +612,7 @@ impl World {
             let Some(mut process) = process else { continue };
             while let Some(client) = process.clients.pop() {
                 let closed = client.close().map_err(|e| format!("process {n}: close: {e} ({e:?})"));
-                self.unless_fault(closed)?;
+                self.unless_fault(unless_full(closed, self.full, &mut []))?;
             }
         }
         self.crashed = true;
@@ -601,7 +624,8 @@ impl World {
     }
 
     fn no_fault(&mut self) {
-        self.faulty = false;
+        self.sim.set_capacity(ROOMY);
+        (self.faulty, self.full) = (false, false);
         self.struck.store(false, Ordering::SeqCst);
     }
 
@@ -621,7 +645,7 @@ impl World {
 
     fn meanwhile(&mut self) -> Meanwhile {
         let (processes, found, shared) = (self.processes.clone(), self.found.clone(), self.shared());
-        let (faulty, struck) = (self.faulty, self.struck.clone());
+        let (faulty, full, struck) = (self.faulty, self.full, self.struck.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
         let every = [4, 16, 64][self.rng.below(3)];
         let rests = self.rests;
@@ -659,7 +683,7 @@ impl World {
                     }
                 }
             }));
-            match outcome {
+            match outcome.map(|done| unless_full(done, full, &mut process.clients)) {
                 Ok(Ok(())) => {}
                 Ok(Err(what)) if faulty && is_fault(&what) => struck.store(true, Ordering::SeqCst),
                 Ok(Err(what)) => *found.lock() = Some(format!("process {n}, during a call of another: {what}")),
@@ -675,7 +699,7 @@ impl World {
         let client = if process.clients.len() > i + 1 { process.clients.pop() } else { None };
         let client = Arc::new(Mutex::new(Some(client?)));
         let (reads, found) = (client.clone(), self.found.clone());
-        let (faulty, struck) = (self.faulty, self.struck.clone());
+        let (faulty, full, struck) = (self.faulty, self.full, self.struck.clone());
         *process.disk.beside.lock() = Some(Box::new(move || {
             let Some(mut client) = reads.lock().take_if(|_| shared.commits.load(Ordering::SeqCst)) else { return };
             shared.tally.lock().reads_beside += 1;
@@ -683,7 +707,7 @@ impl World {
                 client.end().map_err(|e| format!("end: {e}"))?;
                 look(&mut client, &shared.known, &shared.tally)
             }));
-            match looked {
+            match looked.map(|done| unless_full(done, full, std::slice::from_mut(&mut client))) {
                 Ok(Ok(())) => {}
                 Ok(Err(what)) if faulty && is_fault(&what) => struck.store(true, Ordering::SeqCst),
                 Ok(Err(what)) => *found.lock() = Some(format!("beside one that brings pages home: {what}")),
@@ -855,13 +879,15 @@ impl World {
             let Some(mut process) = process else { continue };
             while let Some(client) = process.clients.pop() {
                 let closed = client.close().map_err(|e| format!("process {n}: close: {e} ({e:?})"));
-                self.unless_fault(closed)?;
+                self.unless_fault(unless_full(closed, self.full, &mut []))?;
             }
         }
         Ok(())
     }
 
     fn end(&mut self) -> Result<(), String> {
+        self.sim.set_capacity(ROOMY);
+        self.full = false;
         if self.struck.load(Ordering::SeqCst) {
             self.after_fault()?;
         }

@@ -16,8 +16,8 @@ use super::store::{self, PATIENCE, Store};
 use super::{Found, Notes, draw_fault, left_by, outcome, report, run_each};
 use crate::baton::GoesOn;
 use crate::check::{
-    Counts, DB, Setting, Violation, check, drawn_disk, end_write, engine_on, home_is_plain, is_fault, open, read_again,
-    read_all,
+    Counts, DB, ROOMY, Setting, Violation, check, drawn_disk, end_write, engine_on, home_is_plain, is_fault, open,
+    read_again, read_all,
 };
 use crate::history::Campaign;
 use crate::hook::{HookDisk, Point};
@@ -39,6 +39,8 @@ struct Shared {
     notes: Notes,
     /// A write or flush fails in this round.
     faulty: bool,
+    /// The disk has little room in this round.
+    full: bool,
     /// A thread was told of the failure.
     struck: Arc<AtomicBool>,
     /// Commits wait for it.
@@ -111,8 +113,10 @@ struct World {
     workers: Vec<Worker>,
     now: Duration,
     hired: usize,
-    /// A crash may have left home longer than its state.
+    /// A crash, or a close on a full disk, may have left home longer than its state.
     crashed: bool,
+    /// Draws the room of a round, in a history whose disk gets full.
+    rooms: Option<SplitMix64>,
 }
 
 /// Runs the history of `seed`.
@@ -142,14 +146,17 @@ pub fn run(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(), V
         found: Arc::default(),
         notes: Notes::new(campaign.trace, SimDisk::new(config)),
         faulty: false,
+        full: false,
         struck: Arc::default(),
         store: (SplitMix64::new(seed ^ 0x7368).below(4) == 0).then(Arc::default),
         shipper: Shipper::default(),
     };
     let disk = HookDisk::new(SimDisk::new(config), None);
     let (processes, workers) = Default::default();
-    let mut world =
-        World { rng, disk, shared, processes, workers, now: Duration::from_secs(1000), hired: 0, crashed: false };
+    let mut rooms = SplitMix64::new(seed ^ 0x6675_6c6c);
+    let rooms = (rooms.below(4) == 0 && shared.store.is_none()).then_some(rooms);
+    let now = Duration::from_secs(1000);
+    let mut world = World { rng, disk, shared, processes, workers, now, hired: 0, crashed: false, rooms };
     world.boot(SimDisk::new(config));
     let rounds = 1 + world.rng.below(campaign.steps.div_ceil(8).max(1));
     let mut done = Ok(());
@@ -226,6 +233,15 @@ impl World {
             self.shared.faulty = true;
             self.shared.notes.add(|| fault);
         }
+        if let Some(rooms) = &mut self.rooms
+            && rooms.below(2) == 0
+        {
+            let room = rooms.below(100_000) as u64;
+            let sim = self.disk.sim();
+            sim.set_capacity(sim.used_bytes() + room);
+            (self.shared.full, self.crashed) = (true, true);
+            self.shared.notes.add(|| format!("room for {room} bytes"));
+        }
         let steps = 1 + self.rng.below(12);
         let closes = self.rng.below(6) == 0;
         if self.shared.store.is_some() {
@@ -236,9 +252,12 @@ impl World {
             for _ in 0..steps {
                 worker.step()?;
             }
-            if closes { worker.close() } else { Ok(()) }
+            let closed = if closes { worker.close() } else { Ok(()) };
+            worker.goes_on_behind(closed)
         })?;
         self.shared.shipper = Shipper::default();
+        self.disk.sim().set_capacity(ROOMY);
+        self.shared.full = false;
         if self.shared.faulty || self.rng.below(8) == 0 { self.die() } else { Ok(()) }
     }
 
@@ -376,7 +395,7 @@ impl Worker {
             self.shared.notes.add(|| format!("the process of {} dies after {calls} calls", self.name));
             self.process.disk.die_after(calls);
         }
-        match self.rng.below(24) {
+        let done = match self.rng.below(24) {
             0..13 => self.write(),
             13..17 => self.look(),
             17..19 => self.end(),
@@ -384,6 +403,21 @@ impl Worker {
             21 => self.close(),
             22 => self.rest(),
             _ => Ok(()),
+        };
+        self.goes_on_behind(done)
+    }
+
+    /// A full disk alone is no reason to fail for good.
+    fn goes_on_behind(&mut self, done: Result<(), String>) -> Result<(), String> {
+        match done {
+            Err(what) if self.shared.full && what.contains("no storage space") => {
+                self.shared.notes.add(|| format!("{} finds no room: {what}", self.name));
+                match &mut self.client {
+                    Some(client) => client.end().map_err(|e| format!("end behind a full disk: {e} ({e:?})")),
+                    None => Ok(()),
+                }
+            }
+            done => done,
         }
     }
 

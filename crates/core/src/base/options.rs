@@ -70,6 +70,55 @@ pub enum Network {
     Trust,
 }
 
+/// Values of an option and their names. [`Options::get`] answers a value's first name.
+pub trait OptionValue: Copy + PartialEq + 'static {
+    const ALL: &[(Self, &str)];
+
+    /// An error names the option and the choices.
+    fn parse(option: &str, value: &str) -> Result<Self> {
+        let found = Self::ALL.iter().find(|(_, name)| name.eq_ignore_ascii_case(value));
+        let names = || Self::ALL.iter().map(|(_, name)| *name).collect::<Vec<_>>().join(", ");
+        found.map(|(choice, _)| *choice).ok_or_else(|| bad(option, value, &names()))
+    }
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(choice, _)| *choice == self).map_or("", |(_, name)| *name)
+    }
+}
+
+impl OptionValue for bool {
+    const ALL: &[(bool, &str)] = &[
+        (false, "0"),
+        (true, "1"),
+        (true, "on"),
+        (false, "off"),
+        (true, "yes"),
+        (false, "no"),
+        (true, "true"),
+        (false, "false"),
+    ];
+}
+
+impl OptionValue for HeaderPage {
+    const ALL: &[(HeaderPage, &str)] = &[(HeaderPage::Embed, "embed"), (HeaderPage::Write, "write")];
+}
+
+impl OptionValue for Split {
+    const ALL: &[(Split, &str)] = &[(Split::Lazy, "lazy"), (Split::Legacy, "legacy"), (Split::Stock, "stock")];
+}
+
+impl OptionValue for Updates {
+    const ALL: &[(Updates, &str)] = &[(Updates::Over, "over"), (Updates::Beside, "beside")];
+}
+
+impl OptionValue for Wal {
+    const ALL: &[(Wal, &str)] = &[(Wal::Absorb, "absorb"), (Wal::Stock, "stock")];
+}
+
+impl OptionValue for Network {
+    const ALL: &[(Network, &str)] = &[(Network::Stock, "stock"), (Network::Trust, "trust")];
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bundle {
     pub scheme: SchemeName,
@@ -246,40 +295,6 @@ impl Options {
         Ok(options)
     }
 
-    fn set_bundled(&mut self, name: &str, value: &str) -> Result<bool> {
-        match name {
-            "header_page" => {
-                self.bundle.header_page = match value.to_ascii_lowercase().as_str() {
-                    "embed" => HeaderPage::Embed,
-                    "write" => HeaderPage::Write,
-                    _ => return Err(bad(name, value, "embed, write")),
-                }
-            }
-            "split" => {
-                self.bundle.split = match value.to_ascii_lowercase().as_str() {
-                    "stock" => Split::Stock,
-                    "lazy" => Split::Lazy,
-                    "legacy" => Split::Legacy,
-                    _ => return Err(bad(name, value, "lazy, legacy, stock")),
-                }
-            }
-            "reserve_cells" => {
-                let cells = value.parse().ok().filter(|n| *n <= RESERVE_CELLS_MAX);
-                self.bundle.reserve_cells =
-                    cells.ok_or_else(|| bad(name, value, &format!("0 to {RESERVE_CELLS_MAX}")))?;
-            }
-            "updates" => {
-                self.bundle.updates = match value.to_ascii_lowercase().as_str() {
-                    "over" => Updates::Over,
-                    "beside" => Updates::Beside,
-                    _ => return Err(bad(name, value, "over, beside")),
-                }
-            }
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
     /// Sets an option from text. Errors name the option, the value and the choices.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
@@ -289,50 +304,38 @@ impl Options {
                 let preset = preset.ok_or_else(|| bad(name, value, &names()))?;
                 (self.preset, self.bundle) = (preset.name, preset.bundle);
             }
+            "header_page" => self.bundle.header_page = OptionValue::parse(name, value)?,
+            "split" => self.bundle.split = OptionValue::parse(name, value)?,
+            "reserve_cells" => {
+                let cells = value.parse().ok().filter(|n| *n <= RESERVE_CELLS_MAX);
+                self.bundle.reserve_cells =
+                    cells.ok_or_else(|| bad(name, value, &format!("0 to {RESERVE_CELLS_MAX}")))?;
+            }
+            "updates" => self.bundle.updates = OptionValue::parse(name, value)?,
             "log_size" => self.log_bytes = bytes(name, value, LOG_BYTES_MIN, LOG_BYTES_MAX)?.next_multiple_of(4096),
             "table_size" => self.table_bytes = bytes(name, value, 64 << 10, 64 << 30)?,
             "stream_size" => self.stream_bytes = bytes(name, value, 64 << 10, STREAM_BYTES_MAX)?,
             "busy_ms" => {
-                let ms: u64 = value.parse().map_err(|_| bad(name, value, "0 to 3600000 (milliseconds)"))?;
-                if ms > 3_600_000 {
-                    return Err(bad(name, value, "0 to 3600000 (milliseconds)"));
-                }
-                self.busy_ms = ms;
+                let ms = value.parse().ok().filter(|ms| *ms <= 3_600_000);
+                self.busy_ms = ms.ok_or_else(|| bad(name, value, "0 to 3600000 (milliseconds)"))?;
             }
             "idle" => self.idle = duration(name, value)?,
-            "concurrent" => self.concurrent = boolean(name, value)?,
-            "sticky" => self.sticky = boolean(name, value)?,
-            "psow" => self.psow = boolean(name, value)?,
-            "wal" => {
-                self.wal = match value.to_ascii_lowercase().as_str() {
-                    "absorb" => Wal::Absorb,
-                    "stock" => Wal::Stock,
-                    _ => return Err(bad(name, value, "absorb, stock")),
-                }
-            }
-            "network" => {
-                self.network = match value.to_ascii_lowercase().as_str() {
-                    "stock" => Network::Stock,
-                    "trust" => Network::Trust,
-                    _ => return Err(bad(name, value, "stock, trust")),
-                }
-            }
-            "require" => self.require = boolean(name, value)?,
-            "shipper" => self.shipper = boolean(name, value)?,
+            "concurrent" => self.concurrent = OptionValue::parse(name, value)?,
+            "sticky" => self.sticky = OptionValue::parse(name, value)?,
+            "psow" => self.psow = OptionValue::parse(name, value)?,
+            "wal" => self.wal = OptionValue::parse(name, value)?,
+            "network" => self.network = OptionValue::parse(name, value)?,
+            "require" => self.require = OptionValue::parse(name, value)?,
+            "shipper" => self.shipper = OptionValue::parse(name, value)?,
             "atomic_unit" => {
                 let choices = "0 (as the device claims), 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536";
-                let unit: u32 = value.parse().map_err(|_| bad(name, value, choices))?;
-                if unit != 0 && !(unit.is_power_of_two() && (512..=65536).contains(&unit)) {
-                    return Err(bad(name, value, choices));
-                }
-                self.atomic_unit = unit;
+                let can_be = |unit: &u32| *unit == 0 || unit.is_power_of_two() && (512..=65536).contains(unit);
+                self.atomic_unit = value.parse().ok().filter(can_be).ok_or_else(|| bad(name, value, choices))?;
             }
             _ if self.bundle.extra.set(name, value)? => {}
             _ => {
-                if !self.set_bundled(name, value)? {
-                    let names = Self::NAMES.join(", ");
-                    return Err(Error::Option(format!("unknown option {name:?}; the options are {names}")));
-                }
+                let names = Self::NAMES.join(", ");
+                return Err(Error::Option(format!("unknown option {name:?}; the options are {names}")));
             }
         }
         Ok(())
@@ -351,54 +354,30 @@ impl Options {
     pub fn get(&self, name: &str) -> Option<String> {
         Some(match name {
             "scheme" => self.preset.to_owned(),
-            "header_page" => match self.bundle.header_page {
-                HeaderPage::Embed => "embed".to_owned(),
-                HeaderPage::Write => "write".to_owned(),
-            },
-            "split" => match self.bundle.split {
-                Split::Stock => "stock".to_owned(),
-                Split::Lazy => "lazy".to_owned(),
-                Split::Legacy => "legacy".to_owned(),
-            },
+            "header_page" => self.bundle.header_page.name().to_owned(),
+            "split" => self.bundle.split.name().to_owned(),
             "reserve_cells" => self.bundle.reserve_cells.to_string(),
-            "updates" => match self.bundle.updates {
-                Updates::Over => "over".to_owned(),
-                Updates::Beside => "beside".to_owned(),
-            },
+            "updates" => self.bundle.updates.name().to_owned(),
             "log_size" => self.log_bytes.to_string(),
             "table_size" => self.table_bytes.to_string(),
             "stream_size" => self.stream_bytes.to_string(),
             "busy_ms" => self.busy_ms.to_string(),
             "idle" => format!("{}ms", self.idle.as_millis()),
-            "concurrent" => u8::from(self.concurrent).to_string(),
-            "sticky" => u8::from(self.sticky).to_string(),
+            "concurrent" => self.concurrent.name().to_owned(),
+            "sticky" => self.sticky.name().to_owned(),
             "atomic_unit" => self.atomic_unit.to_string(),
-            "psow" => u8::from(self.psow).to_string(),
-            "wal" => match self.wal {
-                Wal::Absorb => "absorb".to_owned(),
-                Wal::Stock => "stock".to_owned(),
-            },
-            "network" => match self.network {
-                Network::Stock => "stock".to_owned(),
-                Network::Trust => "trust".to_owned(),
-            },
-            "require" => u8::from(self.require).to_string(),
-            "shipper" => u8::from(self.shipper).to_string(),
+            "psow" => self.psow.name().to_owned(),
+            "wal" => self.wal.name().to_owned(),
+            "network" => self.network.name().to_owned(),
+            "require" => self.require.name().to_owned(),
+            "shipper" => self.shipper.name().to_owned(),
             _ => return self.bundle.extra.get(name),
         })
     }
 }
 
-pub(crate) fn bad(name: &str, value: &str, choices: &str) -> Error {
+fn bad(name: &str, value: &str, choices: &str) -> Error {
     Error::Option(format!("{name}={value}: not a value of this option; the choices are {choices}"))
-}
-
-pub(crate) fn boolean(name: &str, value: &str) -> Result<bool> {
-    match value.to_ascii_lowercase().as_str() {
-        "1" | "on" | "yes" | "true" => Ok(true),
-        "0" | "off" | "no" | "false" => Ok(false),
-        _ => Err(bad(name, value, "0, 1, on, off, yes, no, true, false")),
-    }
 }
 
 /// Parses a time with its unit: `20ms`, `1s`, `2m`. An error names the setting and the choices.

@@ -2,7 +2,7 @@
 //! other builds.
 
 use crate::base::error::Result;
-use crate::base::options::{Bundle, HeaderPage, Preset, SchemeName, Split, Updates, bad};
+use crate::base::options::{Bundle, HeaderPage, OptionValue, Preset, SchemeName, Split, Updates};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResearchName {
@@ -35,6 +35,14 @@ pub enum Garbage {
     Eager,
 }
 
+impl OptionValue for CommitMark {
+    const ALL: &[(CommitMark, &str)] = &[(CommitMark::Count, "count"), (CommitMark::Page, "page")];
+}
+
+impl OptionValue for Garbage {
+    const ALL: &[(Garbage, &str)] = &[(Garbage::Lazy, "lazy"), (Garbage::Eager, "eager")];
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extra {
     pub commit_mark: CommitMark,
@@ -50,13 +58,9 @@ impl Extra {
 
     /// False for an unknown name.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool> {
-        match (name, value.to_ascii_lowercase().as_str()) {
-            ("commit_mark", "count") => self.commit_mark = CommitMark::Count,
-            ("commit_mark", "page") => self.commit_mark = CommitMark::Page,
-            ("commit_mark", _) => return Err(bad(name, value, "count, page")),
-            ("gc", "lazy") => self.garbage = Garbage::Lazy,
-            ("gc", "eager") => self.garbage = Garbage::Eager,
-            ("gc", _) => return Err(bad(name, value, "lazy, eager")),
+        match name {
+            "commit_mark" => self.commit_mark = OptionValue::parse(name, value)?,
+            "gc" => self.garbage = OptionValue::parse(name, value)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -65,14 +69,8 @@ impl Extra {
     /// [`Extra::set`] accepts the value. `None`: unknown name.
     pub fn get(&self, name: &str) -> Option<String> {
         let value = match name {
-            "commit_mark" => match self.commit_mark {
-                CommitMark::Count => "count",
-                CommitMark::Page => "page",
-            },
-            "gc" => match self.garbage {
-                Garbage::Lazy => "lazy",
-                Garbage::Eager => "eager",
-            },
+            "commit_mark" => self.commit_mark.name(),
+            "gc" => self.garbage.name(),
             _ => return None,
         };
         Some(value.to_owned())

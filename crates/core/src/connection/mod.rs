@@ -49,7 +49,7 @@ use said::{Habit, PragmaState, Synchronous};
 use wait::Waits;
 
 use crate::base::error::{Error, Result};
-use crate::base::options::{Options, Split, Updates, Wal, boolean};
+use crate::base::options::{OptionValue, Options, Split, Updates, Wal};
 use crate::base::types::PageNo;
 use crate::database::queue::ConnectionId;
 use crate::database::{Database, LiveDatabase, Phase};
@@ -282,7 +282,7 @@ impl Connection {
 
     /// `PRAGMA secure_delete=…` was seen. `fast` overwrites only pages that are written anyway.
     pub fn note_secure_delete(&mut self, value: &str) {
-        let is_on = matches!(boolean("secure_delete", value), Ok(true));
+        let is_on = matches!(OptionValue::parse("secure_delete", value), Ok(true));
         self.db.wipes_log.store(is_on, Ordering::Relaxed);
     }
 

@@ -7,8 +7,8 @@
 use std::io::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, DiskFile, LockKind, OpenMode};
@@ -32,7 +32,7 @@ struct Death;
 struct ProcessDisk {
     sim: SimDisk,
     /// Its open files, which close with its death and so release its locks.
-    files: Arc<Mutex<Vec<OpenFile>>>,
+    files: Arc<Mutex<Vec<Weak<OpenFile>>>>,
     /// Calls until death.
     fuse: Arc<AtomicU64>,
     /// Other processes act during its calls.
@@ -44,7 +44,7 @@ struct ProcessDisk {
 }
 
 /// `None` once its process is dead.
-type OpenFile = Arc<Mutex<Option<Arc<dyn DiskFile>>>>;
+type OpenFile = Mutex<Option<Arc<dyn DiskFile>>>;
 
 type Meanwhile = Box<dyn FnMut() + Send>;
 
@@ -86,7 +86,7 @@ impl ProcessDisk {
 
     fn kill(&self) {
         self.alive.store(false, Ordering::SeqCst);
-        for file in self.files.lock().drain(..) {
+        for file in self.files.lock().drain(..).filter_map(|file| file.upgrade()) {
             *file.lock() = None;
         }
     }
@@ -101,8 +101,8 @@ impl ProcessDisk {
         let is_home = path.is_some_and(|path| path == Path::new(DB));
         let file = Arc::new(Mutex::new(Some(file)));
         let mut files = self.files.lock();
-        files.retain(|f| Arc::strong_count(f) > 1);
-        files.push(file.clone());
+        files.retain(|f| f.strong_count() > 0);
+        files.push(Arc::downgrade(&file));
         Arc::new(ProcessFile { disk: self.clone(), file, is_home })
     }
 }
@@ -153,7 +153,7 @@ impl Disk for ProcessDisk {
 
 struct ProcessFile {
     disk: ProcessDisk,
-    file: OpenFile,
+    file: Arc<OpenFile>,
     is_home: bool,
 }
 

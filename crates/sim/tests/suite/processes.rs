@@ -62,13 +62,6 @@ fn a_rollback_behind_a_slot_that_was_not_written() {
     check(7_003_811, &Arc::default());
 }
 
-/// A process that had detached came again while another could not flush the mark of a session: the
-/// database was busy, not poisoned.
-#[test]
-fn an_attachment_beside_a_process_that_failed_is_refused() {
-    check(206_358, &Arc::default());
-}
-
 /// The newest state, of one page, was not visible yet: a writer reads that page, and asks for the
 /// size first where it tells.
 #[test]

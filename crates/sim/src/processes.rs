@@ -299,6 +299,8 @@ struct World {
     rng: SplitMix64,
     /// A write or flush will fail, or has failed.
     faulty: bool,
+    /// A failed flush is told to all, as Linux does. As `rests`.
+    tells_each: bool,
     /// A process was told of the failure.
     struck: Arc<AtomicBool>,
     /// Draws when the disk gets full, and its room, in a history where it does. As `rests`.
@@ -331,10 +333,12 @@ fn run_alone(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), V
     }
     let options = options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
     let setting = Setting { options, taste, counts: Arc::default(), durable: true, wipes: false };
+    let tells_each = matches!(seed % 11, 0 | 2 | 5 | 6);
     let config = SimConfig {
         capacity: ROOMY,
         atomic_unit: [512, 4096][rng.below(2)],
         as_windows: rng.below(2) == 0,
+        tells_each,
         ..SimConfig::default()
     };
     let known = Known { states: vec![Arc::default()], ..Known::default() };
@@ -347,6 +351,7 @@ fn run_alone(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), V
         tally: tally.clone(),
         rng,
         faulty: false,
+        tells_each,
         struck: Arc::default(),
         rooms: matches!(seed % 9, 4 | 8).then(|| SplitMix64::new(seed ^ 0x6675_6c6c)),
         full: false,
@@ -562,6 +567,8 @@ impl World {
             Err(panic) if panic.is::<Death>() => {
                 bury(process);
                 self.note(format!("{n} dies inside"));
+                // Others may be told of a flush that failed as it died.
+                self.faulty |= self.tells_each;
                 let mut tally = self.tally.lock();
                 tally.deaths += 1;
                 tally.deaths_inside += 1;
@@ -618,6 +625,10 @@ impl World {
         self.crashed = true;
         if self.rng.below(3) == 0 {
             return self.cut_power();
+        }
+        if self.tells_each {
+            // The planned fault may not have struck.
+            self.sim = self.sim.survive();
         }
         self.no_fault();
         self.settle()

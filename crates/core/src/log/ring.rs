@@ -125,6 +125,15 @@ impl WrittenRecord {
     }
 }
 
+/// The byte of the ring behind the last record. At the end of a lap it is not the first one: a ring
+/// that grows goes on there (rule SlotBeforeReuse).
+fn end_in_ring(slot: &Slot, tail: LogOffset) -> u64 {
+    match tail > slot.start {
+        true => (tail.0 - 1) % slot.ring_bytes + 1,
+        false => tail.0 % slot.ring_bytes,
+    }
+}
+
 impl Log {
     /// Writes zeros and no valid slot. [`Log::start`] with `all` flushes them.
     pub fn create(log: LogFile, ring_bytes: u64, block_bytes: u32) -> Result<LogFile> {
@@ -163,7 +172,7 @@ impl Log {
     pub fn join(log: LogFile, slot: Slot, pack: bool) -> Log {
         let ring_at = slot.ring_at();
         let block = usize::try_from(slot.block_bytes).unwrap_or(1);
-        let position = ring_at + slot.start.0 % slot.ring_bytes;
+        let position = ring_at + end_in_ring(&slot, slot.start);
         let group = Group::new(log.file.clone(), log.path.clone(), block, position, slot.base_tid);
         Log {
             tail: slot.start,
@@ -222,10 +231,7 @@ impl Log {
         let block = u64::from(slot.block_bytes);
         let in_block = cursor.tail.0 % block;
         let mut tail_block = memory::zeros_of(in_block)?;
-        let is_end_of_lap = cursor.tail > slot.start && cursor.tail.0.is_multiple_of(slot.ring_bytes);
-        // A ring that grows from there goes on behind the lap (rule SlotBeforeReuse).
-        let in_ring = if is_end_of_lap { slot.ring_bytes } else { (cursor.tail.0 - in_block) % slot.ring_bytes };
-        let position = slot.ring_at() + in_ring;
+        let position = slot.ring_at() + end_in_ring(slot, cursor.tail) - in_block;
         let what = || format!("cannot read the log {}", self.log.path.display());
         let read = self.log.file.read_at(&mut tail_block, position).context(what)?;
         if read != tail_block.len() {
@@ -260,7 +266,7 @@ impl Log {
     /// The last record lies where the cursor says.
     fn check_pushed(&self) {
         debug_assert!(
-            self.group.end() == self.ring_at() + (self.tail.0 - 1) % self.slot.ring_bytes + 1,
+            self.group.end() == self.ring_at() + end_in_ring(&self.slot, self.tail),
             "rule RecordChain: a record ends at {}, {:?} of {:?}",
             self.group.end(),
             self.tail,

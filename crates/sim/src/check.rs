@@ -182,6 +182,11 @@ pub fn is_fault(what: &str) -> bool {
         .any(|said| what.contains(said))
 }
 
+/// Whether the simulated disk had no room.
+pub fn is_full(what: &str) -> bool {
+    what.contains("no storage space")
+}
+
 /// Whether a process uses home, or has left it so.
 pub fn is_marked(disk: &SimDisk) -> bool {
     disk.snapshot_file(Path::new(DB)).is_some_and(|home| home::mark(&home).is_some())

@@ -18,7 +18,8 @@ use parking_lot::Mutex;
 
 use crate::baton::alone;
 use crate::check::{
-    DB, ROOMY, Setting, Violation, end_write, engine_on, home_is_plain, is_fault, is_marked, open, read_again, read_all,
+    DB, ROOMY, Setting, Violation, end_write, engine_on, home_is_plain, is_fault, is_full, is_marked, open, read_again,
+    read_all,
 };
 use crate::model::{Plan, Room, State, Taste};
 use crate::pager::{Client, Course, Synchronous};
@@ -416,7 +417,7 @@ fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Resu
 
 /// A full disk alone is no reason to fail for good.
 fn unless_full(outcome: Result<(), String>, full: bool, clients: &mut [Client]) -> Result<(), String> {
-    if !full || !matches!(&outcome, Err(what) if what.contains("no storage space")) {
+    if !full || !matches!(&outcome, Err(what) if is_full(what)) {
         return outcome;
     }
     let mut begins = clients.iter_mut().filter(|client| client.reading.is_none());

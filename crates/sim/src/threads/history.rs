@@ -16,8 +16,8 @@ use super::store::{self, PATIENCE, Store};
 use super::{Found, Notes, draw_fault, left_by, outcome, report, run_each};
 use crate::baton::GoesOn;
 use crate::check::{
-    Counts, DB, ROOMY, Setting, Violation, check, drawn_disk, end_write, engine_on, home_is_plain, is_fault, open,
-    read_again, read_all,
+    Counts, DB, ROOMY, Setting, Violation, check, drawn_disk, end_write, engine_on, home_is_plain, is_fault, is_full,
+    open, read_again, read_all,
 };
 use crate::history::Campaign;
 use crate::hook::{HookDisk, Point};
@@ -410,7 +410,7 @@ impl Worker {
     /// A full disk alone is no reason to fail for good.
     fn goes_on_behind(&mut self, done: Result<(), String>) -> Result<(), String> {
         match done {
-            Err(what) if self.shared.full && what.contains("no storage space") => {
+            Err(what) if self.shared.full && is_full(&what) => {
                 self.shared.notes.add(|| format!("{} finds no room: {what}", self.name));
                 match &mut self.client {
                     Some(client) => client.end().map_err(|e| format!("end behind a full disk: {e} ({e:?})")),

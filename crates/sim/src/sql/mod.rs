@@ -1,15 +1,15 @@
 //! The engine `sql`: a stock SQLite on the VFS on the simulated disk.
 //!
-//! - [`machine`]: the disk of a registered VFS across crashes.
-//! - [`plain`]: SQLite's own storage on that disk, to which onewrite passes through.
-//! - [`process`]: opens connections.
-//! - [`mod@print`]: tells states of a database apart.
-//! - [`statements`]: draws SQL.
-//! - [`history`]: runs histories, with `transact`, `overlap`, `events` and `deaths`.
-//! - [`attached`]: runs histories of transactions over several databases.
-//! - [`threads`]: runs histories on threads, with `merges`.
-//! - [`check`]: judges the disk after a crash.
-//! - `recover`: runs `onewrite recover` before that judgement.
+//! The disk of a registered VFS across crashes is in [`machine`]. A VFS on that disk that stores as
+//! SQLite's own does is in [`plain`]; onewrite passes through to it. Connections are opened by
+//! [`process`].
+//!
+//! Histories are run by [`history`], with `transact`, `overlap`, `events` and `deaths`. Those over
+//! several databases are run by [`attached`], and those on threads by [`threads`], with `merges`.
+//! Their SQL is drawn by [`statements`].
+//!
+//! States of a database are told apart by [`mod@print`]. The disk after a crash is judged by
+//! [`check`], and recovered before that by `recover`.
 
 // The two files of a history index several lists at once.
 #![allow(clippy::needless_range_loop)]

@@ -130,7 +130,9 @@ pub fn read_all(client: &mut Client, bytes: u64, allowed: &[Arc<State>]) -> Resu
             ));
         }
     }
-    left.last().copied().ok_or_else(|| "no state".to_owned())
+    let found = left.last().copied().ok_or_else(|| "no state".to_owned())?;
+    client.check_kept(&allowed[found])?;
+    Ok(found)
 }
 
 /// Reads every page of the state that the client's transaction has read before.

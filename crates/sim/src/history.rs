@@ -352,6 +352,8 @@ impl World {
         if cached.is_some_and(|cached| !cached.same(&latest)) {
             return Err(self.bad("the cache of an older state would be taken for valid"));
         }
+        let kept = self.clients[i].check_kept(&latest);
+        kept.map_err(|what| self.bad(what))?;
         self.clients[i].reading = Some(latest);
         self.note(|_| format!("{i} reads"));
         Ok(true)

@@ -10,7 +10,7 @@ use onewrite_core::inspect::journal::MAGIC;
 use onewrite_core::inspect::layout::{be_u32, put};
 use onewrite_core::{Connection, Error, LockLevel, Result};
 
-use crate::model::{Plan, State};
+use crate::model::{Plan, State, same};
 
 /// `PRAGMA synchronous`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +105,9 @@ pub struct Client {
     version: Option<Version>,
     /// The state of SQLite's cache.
     cached: Option<Arc<State>>,
+    /// The pages that the cache of the drop-in library keeps in a new state: those of this one, but
+    /// for some.
+    kept: Option<(Arc<State>, Vec<u32>)>,
 }
 
 /// Shows SQLite whether its cache is valid.
@@ -129,6 +132,7 @@ impl Client {
             nonce: 0,
             version: None,
             cached: None,
+            kept: None,
         }
     }
 
@@ -159,13 +163,16 @@ impl Client {
             }
         }
         let bytes = self.conn.size()?;
-        let cached = self.cached.take();
-        if bytes > 0 && cached.is_some() {
+        self.kept = None;
+        if let Some(cached) = self.cached.take().filter(|_| bytes > 0) {
             let mut version = Version::default();
             self.conn.read_at(&mut version, VERSION_AT as u64)?;
             if self.version == Some(version) {
-                return Ok((cached, bytes));
+                self.kept = Some((cached.clone(), Vec::new()));
+                return Ok((Some(cached), bytes));
             }
+            let changed = self.conn.changed_pages();
+            self.kept = changed.map(|pages| (cached, pages.iter().copied().chain([1]).collect()));
         }
         self.version = None;
         if bytes > 0 {
@@ -200,6 +207,21 @@ impl Client {
             self.saw(buf);
         }
         Ok(read)
+    }
+
+    /// The transaction reads `state`: the pages that the cache has kept are its pages.
+    pub fn check_kept(&mut self, state: &State) -> std::result::Result<(), String> {
+        let Some((cached, changed)) = self.kept.take() else { return Ok(()) };
+        let differs = |number: &u32| match (cached.page(*number), state.page(*number)) {
+            (Some(cached), Some(page)) => !changed.contains(number) && !same(*number, cached, page),
+            _ => false,
+        };
+        match (1..=cached.count()).find(differs) {
+            Some(number) => {
+                Err(format!("page {number} in the cache is of another state ({changed:?} were told to differ)"))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Ends a read transaction.

@@ -90,7 +90,12 @@ fn is_steady(seed: u64) -> bool {
     SplitMix64::new(seed ^ 0x7377).below(4) == 0
 }
 
-fn draw_options(rng: &mut SplitMix64, scheme: &str) -> Vec<(String, String)> {
+/// Whether records are too long for the buffer of a group.
+fn is_wide(seed: u64) -> bool {
+    SplitMix64::new(seed ^ 0x7769).below(24) == 0
+}
+
+fn draw_options(seed: u64, rng: &mut SplitMix64, scheme: &str) -> Vec<(String, String)> {
     let mut options = vec![("scheme", scheme), ("log_size", "256k"), ("busy_ms", "0")];
     if rng.below(3) > 0 {
         options.push(("stream_size", "64k"));
@@ -107,6 +112,13 @@ fn draw_options(rng: &mut SplitMix64, scheme: &str) -> Vec<(String, String)> {
     if in_page(scheme) && rng.below(3) == 0 {
         options.push(("gc", "eager"));
     }
+    let own = match (is_steady(seed), is_wide(seed) && !in_page(scheme)) {
+        (true, _) => &[("stream_size", ""), ("table_size", "64k")][..],
+        (false, true) => &[("stream_size", ""), ("log_size", "2m")],
+        (false, false) => &[],
+    };
+    options.retain(|(name, _)| own.iter().all(|(own, _)| own != name));
+    options.extend(own.iter().filter(|(_, value)| !value.is_empty()));
     options.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect()
 }
 
@@ -122,6 +134,9 @@ fn draw_taste(seed: u64, rng: &mut SplitMix64, b_trees: bool, atomic_unit: u32) 
     };
     let pages_max = (600_000 / page_bytes).clamp(12, 160);
     let big = if is_steady(seed) { 4 } else { (150_000 / page_bytes).clamp(4, 150) };
+    if is_wide(seed) && !is_steady(seed) && !b_trees {
+        return Taste { page_bytes: 65536, pages_max: 12, big: 8, room };
+    }
     Taste { page_bytes, pages_max, big, room }
 }
 
@@ -142,11 +157,7 @@ fn run_alone(seed: u64, campaign: &Campaign, counts: &Arc<Counts>) -> Result<(),
     let config = drawn_disk(&mut rng, atomic_unit, campaign.trace);
     let steady = is_steady(seed);
     let taste = draw_taste(seed, &mut rng, b_trees, atomic_unit);
-    let mut options = draw_options(&mut rng, &scheme);
-    if steady {
-        options.retain(|(name, _)| !["stream_size", "table_size"].contains(&name.as_str()));
-        options.push(("table_size".to_owned(), "64k".to_owned()));
-    }
+    let options = draw_options(seed, &mut rng, &scheme);
     // No draw, which would give all seeds other histories.
     let setting = Setting { options, taste, counts: counts.clone(), durable, wipes: seed.is_multiple_of(4) };
     let trouble = match rng.below(4) {

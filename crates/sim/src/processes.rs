@@ -42,6 +42,8 @@ struct ProcessDisk {
     /// takes is held then.
     beside: Arc<Mutex<Option<Meanwhile>>>,
     alive: Arc<AtomicBool>,
+    /// Its user may not write the files.
+    only_reads: bool,
 }
 
 /// `None` once its process is dead.
@@ -50,9 +52,10 @@ type OpenFile = Mutex<Option<Arc<dyn DiskFile>>>;
 type Meanwhile = Box<dyn FnMut() + Send>;
 
 impl ProcessDisk {
-    fn new(sim: SimDisk) -> Self {
+    fn new(sim: SimDisk, only_reads: bool) -> Self {
         ProcessDisk {
             sim,
+            only_reads,
             files: Arc::default(),
             fuse: Arc::new(AtomicU64::new(u64::MAX)),
             meanwhile: Arc::default(),
@@ -98,6 +101,12 @@ impl ProcessDisk {
         }
     }
 
+    /// Before a call that changes names.
+    fn point_of_names(&self) -> io::Result<()> {
+        self.point();
+        if self.only_reads { Err(ErrorKind::PermissionDenied.into()) } else { Ok(()) }
+    }
+
     fn wrap(&self, file: Arc<dyn DiskFile>, path: Option<&Path>) -> Arc<dyn DiskFile> {
         let is_home = path.is_some_and(|path| path == Path::new(DB));
         let file = Arc::new(Mutex::new(Some(file)));
@@ -111,11 +120,14 @@ impl ProcessDisk {
 impl Disk for ProcessDisk {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn DiskFile>> {
         self.point();
+        if self.only_reads && mode != OpenMode::ReadOnly {
+            return Err(ErrorKind::PermissionDenied.into());
+        }
         Ok(self.wrap(self.sim.open(path, mode)?, Some(path)))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.point();
+        self.point_of_names()?;
         self.sim.remove(path)
     }
 
@@ -125,12 +137,12 @@ impl Disk for ProcessDisk {
     }
 
     fn exchange(&self, one: &Path, other: &Path) -> io::Result<()> {
-        self.point();
+        self.point_of_names()?;
         self.sim.exchange(one, other)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.point();
+        self.point_of_names()?;
         self.sim.rename(from, to)
     }
 
@@ -145,7 +157,7 @@ impl Disk for ProcessDisk {
     }
 
     fn temp_file(&self, near: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        self.point();
+        self.point_of_names()?;
         Ok(self.wrap(self.sim.temp_file(near)?, None))
     }
 
@@ -238,6 +250,19 @@ impl DiskFile for ProcessFile {
         self.file().unlock(offset, len)
     }
 
+    /// Those that may write lock and unlock, as on a system without such a question.
+    fn conflicts(&self, offset: u64, len: u64, kind: LockKind) -> io::Result<bool> {
+        if self.disk.only_reads {
+            self.disk.point();
+            return self.file().conflicts(offset, len, kind);
+        }
+        let is_free = self.try_lock(offset, len, kind)?;
+        if is_free {
+            self.unlock(offset, len)?;
+        }
+        Ok(!is_free)
+    }
+
     onewrite_core::forward_disk_file!(this => this.file(); id, made, is_unlinked, seal, has_seal, reserve, shared_words, atomic_unit_bytes);
 }
 
@@ -246,6 +271,13 @@ struct Process {
     disk: ProcessDisk,
     engine: Arc<Engine>,
     clients: Vec<Client>,
+}
+
+impl Process {
+    fn new(sim: SimDisk, only_reads: bool) -> Process {
+        let disk = ProcessDisk::new(sim, only_reads);
+        Process { engine: engine_on(Arc::new(disk.clone())), disk, clients: Vec::new() }
+    }
 }
 
 /// The oracle.
@@ -266,6 +298,10 @@ pub struct Tally {
     pub commits: u64,
     /// States read.
     pub reads: u64,
+    /// States read by a process that may not write.
+    pub observed: u64,
+    /// Most transactions of a process that read at once.
+    pub readers_max: usize,
     /// Reads during another process's disk call.
     pub reads_meanwhile: u64,
     /// Reads while another connection of the process brought pages home.
@@ -312,6 +348,12 @@ struct World {
     /// Processes detach while their connections are open. Not drawn: earlier seeds keep their
     /// histories.
     rests: bool,
+    /// The last process may not write. As `rests`.
+    observes: bool,
+    /// Processes attach during another's calls. As `rests`.
+    joins: bool,
+    /// Many connections of a process read at once, and few processes die. As `rests`.
+    crowded: bool,
     notes: Vec<String>,
 }
 
@@ -358,6 +400,9 @@ fn run_alone(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), V
         full: false,
         crashed: false,
         rests: matches!(seed % 7, 4 | 5),
+        observes: matches!(seed % 13, 4 | 8),
+        joins: matches!(seed % 19, 1 | 4 | 6 | 9 | 14),
+        crowded: matches!(seed % 17, 2 | 5 | 10 | 13),
         notes: Vec::new(),
     };
     for _ in 0..PROCESSES {
@@ -393,7 +438,7 @@ fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Resu
     let from = known.lock().seen;
     let (_, bytes) = match client.begin() {
         Ok(begun) => begun,
-        Err(Error::Busy(_) | Error::BusySnapshot) => {
+        Err(e) if matches!(e, Error::Busy(_) | Error::BusySnapshot) || is_for_writers(&e) => {
             let _ = client.end();
             return Ok(());
         }
@@ -422,6 +467,11 @@ fn unless_full(outcome: Result<(), String>, full: bool, clients: &mut [Client]) 
     }
     let mut begins = clients.iter_mut().filter(|client| client.reading.is_none());
     begins.try_for_each(|client| client.end().map_err(|e| format!("end behind a full disk: {e} ({e:?})")))
+}
+
+/// Whether a process that may not write waits for one that may.
+fn is_for_writers(e: &Error) -> bool {
+    matches!(e, Error::CantOpen(why) | Error::ReadOnly(why) if why.contains("a connection that may write") || why.contains("a read-only connection"))
 }
 
 /// Detaches `process` from the database; whether it is.
@@ -523,11 +573,25 @@ impl World {
             self.sim.set_capacity(if self.full { self.sim.used_bytes() + room } else { ROOMY });
             self.note(if self.full { format!("room for {room} bytes") } else { "room enough".to_owned() });
         }
-        let n = self.rng.below(self.processes.lock().len());
+        let mut n = self.rng.below(self.processes.lock().len());
+        if self.only_reads(n) {
+            match self.rng.below(16) {
+                0 => {
+                    self.kill(n);
+                    return Ok(());
+                }
+                1..14 => return self.act(n, Self::observe),
+                _ => n = 0,
+            }
+        }
         if self.rests && self.rng.below(6) == 0 {
             return self.act(n, Self::rest);
         }
-        match self.rng.below(200) {
+        let drawn = match self.rng.below(200) {
+            150..160 | 193..199 if self.crowded && self.rng.below(8) > 0 => 0,
+            drawn => drawn,
+        };
+        match drawn {
             0..110 => self.act(n, Self::write),
             110..150 => self.act(n, Self::read),
             150..160 => self.act(n, Self::end_read),
@@ -543,21 +607,24 @@ impl World {
         }
     }
 
+    fn only_reads(&self, n: usize) -> bool {
+        self.observes && n + 1 == PROCESSES
+    }
+
     /// During the disk calls of `what` others act, and the process may die.
     fn act(&mut self, n: usize, what: fn(&mut World, usize, &mut Process) -> Result<(), String>) -> Result<(), String> {
         let process = self.processes.lock()[n].take();
-        let mut process = process.unwrap_or_else(|| {
-            let disk = ProcessDisk::new(self.sim.clone());
-            let engine = engine_on(Arc::new(disk.clone()));
-            Process { disk, engine, clients: Vec::new() }
-        });
-        if self.rng.below(12) == 0 {
+        let mut process = process.unwrap_or_else(|| Process::new(self.sim.clone(), self.only_reads(n)));
+        if self.rng.below(if self.crowded { 60 } else { 12 }) == 0 {
             let fuse = if self.rng.below(2) == 0 { self.rng.below(12) } else { self.rng.below(150) };
             process.disk.fuse.store(fuse as u64, Ordering::SeqCst);
         }
-        *process.disk.meanwhile.lock() = Some(self.meanwhile());
+        *process.disk.meanwhile.lock() = Some(self.meanwhile(n));
         let outcome = catch_unwind(AssertUnwindSafe(|| what(self, n, &mut process)));
         *process.disk.meanwhile.lock() = None;
+        let readers = process.clients.iter().filter(|client| client.reading.is_some()).count();
+        let readers_max = self.tally.lock().readers_max.max(readers);
+        self.tally.lock().readers_max = readers_max;
         match outcome {
             Ok(outcome) => {
                 process.disk.fuse.store(u64::MAX, Ordering::SeqCst);
@@ -600,7 +667,9 @@ impl World {
             let process = self.processes.lock()[n].take();
             let Some(mut process) = process else { continue };
             if let Some(client) = process.clients.first_mut() {
-                let _ = client.roll_back();
+                if !self.only_reads(n) {
+                    let _ = client.roll_back();
+                }
                 let _ = client.end();
                 match client.begin() {
                     // Busy: one that could not make its mark durable has the log to itself.
@@ -655,21 +724,30 @@ impl World {
         poison != 0 && !log.try_lock(ATTACH, 1, LockKind::Exclusive).unwrap_or(true)
     }
 
-    fn meanwhile(&mut self) -> Meanwhile {
+    /// `acting`: the process that calls the disk.
+    fn meanwhile(&mut self, acting: usize) -> Meanwhile {
         let (processes, found, shared) = (self.processes.clone(), self.found.clone(), self.shared());
         let (faulty, full, struck) = (self.faulty, self.full, self.struck.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
         let every = [4, 16, 64][self.rng.below(3)];
-        let rests = self.rests;
+        let (rests, crowded, setting) = (self.rests, self.crowded, self.setting.clone());
+        let sims: Vec<_> =
+            (0..PROCESSES).map(|n| (self.joins && !self.only_reads(n)).then(|| self.sim.clone())).collect();
         Box::new(move || {
             if rng.below(every) != 0 || found.lock().is_some() {
                 return;
             }
             let n = rng.below(processes.lock().len());
-            let Some(mut process) = processes.lock()[n].take() else { return };
+            let left = processes.lock()[n].take();
+            let joined = || Some(Process::new(sims[n].clone().filter(|_| acting != n)?, false));
+            let Some(mut process) = left.or_else(joined) else { return };
             let outcome = catch_unwind(AssertUnwindSafe(|| {
-                if process.clients.is_empty() {
+                if process.clients.is_empty() && sims[n].is_none() {
                     return Ok(());
+                }
+                if process.clients.is_empty() {
+                    let opened = open(&process.engine, Arc::new(process.disk.clone()), &setting);
+                    process.clients.push(opened.map_err(|e| format!("open: {e} ({e:?})"))?);
                 }
                 if rests && rng.below(8) == 0 {
                     shared.tally.lock().rests += 1;
@@ -677,10 +755,12 @@ impl World {
                 }
                 let i = rng.below(process.clients.len());
                 let client = &mut process.clients[i];
-                if client.reading.is_some() && rng.below(20) == 0 {
+                let begins = client.reading.is_none();
+                if !begins && rng.below(if crowded { 200 } else { 20 }) == 0 {
                     return client.end().map_err(|e| format!("end: {e}"));
                 }
                 match rng.below(16) {
+                    0..4 if process.disk.only_reads => Ok(()),
                     0..3 if i < 2 => {
                         shared.tally.lock().writes_meanwhile += 1;
                         write(client, &shared, &mut rng).map(drop)
@@ -689,6 +769,8 @@ impl World {
                         Some(Err(Error::Busy(_)) | Ok(_)) => Ok(()),
                         other => Err(format!("checkpoint: {other:?}")),
                     },
+                    // Else all of them read one state.
+                    _ if crowded && begins && i >= 2 => Ok(()),
                     _ => {
                         shared.tally.lock().reads_meanwhile += 1;
                         look(client, &shared.known, &shared.tally)
@@ -734,7 +816,8 @@ impl World {
     }
 
     fn client(&mut self, process: &mut Process) -> Result<usize, String> {
-        if process.clients.is_empty() || (process.clients.len() < 4 && self.rng.below(4) == 0) {
+        let count = process.clients.len();
+        if count == 0 || (count < 4 && self.rng.below(4) == 0) || (count < 16 && self.crowded) {
             let mut client = open(&process.engine, Arc::new(process.disk.clone()), &self.setting)
                 .map_err(|e| format!("open: {e}"))?;
             client.synchronous =
@@ -742,6 +825,34 @@ impl World {
             process.clients.push(client);
         }
         Ok(self.rng.below(process.clients.len()))
+    }
+
+    /// A step of the process that may not write.
+    fn observe(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
+        if process.clients.is_empty() || (process.clients.len() < 4 && self.rng.below(4) == 0) {
+            let opened = process.engine.open(Path::new(DB), OpenMode::ReadOnly, &self.setting.options);
+            match opened {
+                Ok(conn) => {
+                    process.clients.push(Client::new(conn, Arc::new(process.disk.clone()), Path::new(DB)));
+                }
+                Err(_) if !self.sim.exists(Path::new(DB)).unwrap_or(true) => return Ok(()),
+                Err(e) => return Err(format!("process {n}: open: {e} ({e:?})")),
+            }
+        }
+        let i = self.rng.below(process.clients.len());
+        let client = &mut process.clients[i];
+        match self.rng.below(16) {
+            0..12 => {
+                let seen = look(client, &self.known, &self.tally);
+                self.tally.lock().observed += u64::from(client.reading.is_some());
+                seen.map_err(|e| format!("process {n}: {e}"))
+            }
+            12..15 => client.end().map_err(|e| format!("process {n}: end: {e} ({e:?})")),
+            _ => {
+                let client = process.clients.swap_remove(i);
+                client.close().map_err(|e| format!("process {n}: close: {e} ({e:?})"))
+            }
+        }
     }
 
     fn read(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
@@ -766,7 +877,9 @@ impl World {
         }
         let line = line.map_err(|e| format!("process {n}: {e}"))?;
         self.note(format!("{n}.{i} {line}"));
-        Ok(())
+        // One more reads the new state, for long.
+        let next = process.clients.iter_mut().skip(2).find(|client| self.crowded && client.reading.is_none());
+        next.map_or(Ok(()), |client| look(client, &self.known, &self.tally)).map_err(|e| format!("process {n}: {e}"))
     }
 
     fn checkpoint(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
@@ -791,7 +904,8 @@ impl World {
             }
         }
         let others = self.processes.lock().iter().flatten().any(|p| !p.clients.is_empty());
-        if others { Ok(()) } else { self.is_plain() }
+        // One that may not write leaves the mark to the next that may.
+        if others || (self.observes && is_marked(&self.sim)) { Ok(()) } else { self.is_plain() }
     }
 
     /// Detaches, where no connection of the process reads; the last process leaves a plain file.
@@ -899,7 +1013,7 @@ impl World {
 
     fn end(&mut self) -> Result<(), String> {
         self.sim.set_capacity(ROOMY);
-        self.full = false;
+        (self.full, self.joins) = (false, false);
         if self.struck.load(Ordering::SeqCst) {
             self.after_fault()?;
         }

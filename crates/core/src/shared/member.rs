@@ -145,7 +145,6 @@ struct Local {
     since: Instant,
     /// When another process last had the turn.
     others_at: Option<Instant>,
-    dead: Option<usize>,
     /// No turn begins here.
     is_over: bool,
     /// Threads that wait for `idle`. To wake none would be a system call, too.
@@ -181,6 +180,8 @@ pub struct Member {
     announced: Mutex<Announced>,
     awaiting: AtomicUsize,
     local: Mutex<Local>,
+    /// Its turn is taken over: it stays dead, and its slot is given to no other process.
+    dead: Mutex<Option<usize>>,
     idle: Condvar,
 }
 
@@ -203,10 +204,10 @@ impl Member {
                 seen_turns: u64::MAX,
                 since: Instant::now(),
                 others_at: None,
-                dead: None,
                 is_over: false,
                 waiting: 0,
             }),
+            dead: Mutex::default(),
             idle: Condvar::default(),
         }
     }
@@ -292,15 +293,17 @@ impl Member {
         let what = || format!("cannot lock the log {}", log.path.display());
         let lock = |process: usize| -> Result<bool> {
             let at = SLOTS + process as u64;
-            if !log.file.try_lock(at, 1, LockKind::Exclusive).context(what)? {
+            // To others it is dead as long as it may be left.
+            if !log.file.try_lock(at, 1, LockKind::Shared).context(what)? {
                 return Ok(false);
             }
             // That of a process that died in its turn or flush is left to the take-over.
             let is_left = words.busy_owner() == Some(process) || words.flusher().load(SeqCst) == process as u64 + 1;
-            if is_left {
+            if is_left || !log.file.try_lock(at, 1, LockKind::Exclusive).context(what)? {
                 log.file.unlock(at, 1).context(what)?;
+                return Ok(false);
             }
-            Ok(!is_left)
+            Ok(true)
         };
         let first = usize::try_from(words.looked().load(SeqCst)).unwrap_or(0) % PROCESSES;
         let mut mine = None;
@@ -468,12 +471,10 @@ impl Member {
             false => self.words.used().from(0).map(|process| (process, self.words.pins(process))).collect(),
         };
         for (process, pins) in pinned.into_iter().filter(|(process, _)| *process != self.me) {
-            if pins != Pins::default() && Some(process) != busy_owner && self.lock_dead(process)? {
-                self.words.clear(process);
-                self.unlock_dead(process)?;
-                continue;
+            let is_dead = pins != Pins::default() && Some(process) != busy_owner && self.clear_dead(process)?;
+            if !is_dead {
+                all.push(pins);
             }
-            all.push(pins);
         }
         let floor = self.oldest_observed()?;
         all.extend(floor.map(|tid| Pins { exact: Vec::new(), floor: Some(tid) }));
@@ -529,29 +530,43 @@ impl Member {
         }
     }
 
+    /// A living process has its slot locked exclusively, so looks by several do not disturb each
+    /// other.
     pub fn is_dead(&self, process: usize) -> Result<bool> {
-        let dead = self.lock_dead(process)?;
-        if dead {
-            self.unlock_dead(process)?;
-        }
-        Ok(dead)
-    }
-
-    fn lock_dead(&self, process: usize) -> Result<bool> {
         let what = || format!("cannot lock the log {}", self.log.path.display());
-        let byte = SLOTS + process as u64;
-        match self.observes {
-            true => Ok(!self.log.file.conflicts(byte, 1, LockKind::Shared).context(what)?),
-            false => self.log.file.try_lock(byte, 1, LockKind::Exclusive).context(what),
-        }
+        let dead = self.dead.lock();
+        Ok(*dead == Some(process)
+            || !self.log.file.conflicts(SLOTS + process as u64, 1, LockKind::Shared).context(what)?)
     }
 
-    fn unlock_dead(&self, process: usize) -> Result<()> {
-        if self.observes {
-            return Ok(());
-        }
+    /// If it is dead, none gets its slot until [`Member::forget_dead`].
+    fn hold_dead(&self, process: usize) -> Result<bool> {
+        let what = || format!("cannot lock the log {}", self.log.path.display());
+        let mut dead = self.dead.lock();
+        let held = self.log.file.try_lock(SLOTS + process as u64, 1, LockKind::Shared).context(what)?;
+        *dead = held.then_some(process);
+        Ok(held)
+    }
+
+    fn forget_dead(&self) -> Result<()> {
         let what = || format!("cannot unlock the log {}", self.log.path.display());
-        self.log.file.unlock(SLOTS + process as u64, 1).context(what)
+        let slot = self.dead.lock().take().map(|process| SLOTS + process as u64);
+        slot.map_or(Ok(()), |slot| self.log.file.unlock(slot, 1).context(what))
+    }
+
+    /// Clears the slot of a process if that is dead; a take-over does it at its end.
+    fn clear_dead(&self, process: usize) -> Result<bool> {
+        let what = || format!("cannot lock the log {}", self.log.path.display());
+        let (dead, slot) = (self.dead.lock(), SLOTS + process as u64);
+        if *dead == Some(process) {
+            return Ok(true);
+        }
+        if !self.log.file.try_lock(slot, 1, LockKind::Shared).context(what)? {
+            return Ok(false);
+        }
+        self.words.clear(process);
+        self.log.file.unlock(slot, 1).context(what)?;
+        Ok(true)
     }
 
     pub fn others_write(&self) -> bool {
@@ -611,17 +626,13 @@ impl Member {
             local.in_flight += usize::from(firm);
             return Ok(TakeResult::Again);
         }
-        let mut locked = None;
         let turn = self.turns().take(hold, deadline, kept, &mut |process| {
-            self.forget_dead(&mut locked)?;
-            let dead = self.lock_dead(process)?;
-            locked = dead.then_some(process);
-            Ok(dead)
+            self.forget_dead()?;
+            self.hold_dead(process)
         });
         if !matches!(turn, Ok(Turn::OfTheDead(_))) {
-            self.forget_dead(&mut locked)?;
+            self.forget_dead()?;
         }
-        local.dead = locked;
         let taken = match turn? {
             Turn::Theirs => TakeResult::Not,
             Turn::OfTheDead(process) => TakeResult::FromDead(process),
@@ -656,23 +667,19 @@ impl Member {
         local.in_flight
     }
 
-    fn forget_dead(&self, dead: &mut Option<usize>) -> Result<()> {
-        dead.take().map_or(Ok(()), |process| self.unlock_dead(process))
-    }
-
     /// The writer's state is in order: all that is visible is known here.
     pub fn settle(&self) -> Result<()> {
         let mut local = self.local.lock();
         local.seen_turns = self.words.turns().load(SeqCst);
         local.since = Instant::now();
         local.others_at = Some(local.since);
-        if let Some(dead) = local.dead {
+        let dead = *self.dead.lock();
+        if let Some(dead) = dead {
             self.words.clear(dead);
             self.turns().taken_over();
         }
         self.end_settling(&mut local);
-        let local = &mut *local;
-        self.forget_dead(&mut local.dead)
+        self.forget_dead()
     }
 
     fn end_settling(&self, local: &mut Local) {
@@ -692,8 +699,7 @@ impl Member {
         local.in_flight = 0;
         self.turns().give_to_dead(process);
         self.end_settling(&mut local);
-        let local = &mut *local;
-        self.forget_dead(&mut local.dead)
+        self.forget_dead()
     }
 
     /// With everything written, the turn is given back: to a process that waits if `pass_on`, or

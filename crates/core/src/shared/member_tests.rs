@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::member::{Member, MemberFiles, TakeResult, try_alone};
 use super::tail::Tail;
-use super::words::RecoveryDebt;
+use super::words::{Pins, RecoveryDebt};
 use crate::base::clock::Instant;
 use crate::base::error::Result;
 use crate::base::options::Options;
@@ -128,4 +128,27 @@ fn threads_that_let_another_process_go_first_wait_for_its_commits() {
     });
     assert_eq!(early.load(SeqCst), 0, "so many began before another thread was done");
     assert!(entered.iter().all(|n| n.load(SeqCst) > 20), "{entered:?}");
+}
+
+/// Else others would rely on its flush, or clear the slot of the next process.
+#[test]
+fn looks_at_a_dead_process_leave_it_dead_and_its_slot_to_the_take_over() {
+    let disk = SimDisk::new(SimConfig::default());
+    let [heir, other, dying] = [first(&disk), joined(&disk).unwrap(), joined(&disk).unwrap()];
+    let far = Instant::now() + Duration::from_secs(60);
+    assert_eq!(dying.take(true, &far.into(), None).unwrap(), TakeResult::Anew);
+    dying.announce_unseen(Tid(5));
+    let dead = dying.me;
+    assert!(!heir.is_dead(dead).unwrap() && !other.is_dead(dead).unwrap());
+    drop(dying);
+    assert_eq!(heir.take(true, &far.into(), None).unwrap(), TakeResult::FromDead(dead));
+    for member in [&other, &heir] {
+        assert!(member.is_dead(dead).unwrap());
+        assert!(member.pins_of_others().unwrap().iter().all(|pins| *pins == Pins::default()));
+    }
+    let next = joined(&disk).unwrap();
+    assert_ne!(next.me, dead);
+    next.announce_unseen(Tid(6));
+    heir.settle().unwrap();
+    assert_eq!(heir.pins_of_others().unwrap().iter().flat_map(|pins| pins.exact.clone()).collect::<Vec<_>>(), [Tid(6)]);
 }

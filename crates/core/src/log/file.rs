@@ -675,8 +675,8 @@ impl LogFile {
         self.note(shared::AT_SEAL, seal.map_or(NO_SEAL, |seal| seal.0))
     }
 
-    /// Rewrites and flushes live records and streamed images: a failed flush may have left them in
-    /// the cache alone.
+    /// Rewrites and flushes the slot, live records and streamed images: a failed flush may have
+    /// left them in the cache alone.
     pub(crate) fn rewrite_live(&self, slot: &Slot, tail: LogOffset, streamed_end: u64) -> Result<()> {
         if !keeps(Case::RecordsRewritten) {
             return Ok(());
@@ -688,7 +688,9 @@ impl LogFile {
         self.flush()
     }
 
+    /// The slot, and its records from `from` on.
     pub(crate) fn write_again(&self, slot: &Slot, from: LogOffset, tail: LogOffset) -> Result<()> {
+        self.file.write_at(&slot.encode(), slot.position()).context(|| self.what("cannot write to"))?;
         let block = u64::from(slot.block_bytes);
         let blocks = (LogOffset(from.0 / block * block), LogOffset(tail.0.next_multiple_of(block)));
         self.write_over_between(slot, blocks, 256 << 10, |_| true)

@@ -924,6 +924,25 @@ mod tests {
         assert_eq!((end.records, end.tail, end.rot), (3, other.tail, None));
     }
 
+    /// A process died before it could tell of the failure, and the slot was new, too.
+    #[test]
+    fn all_that_a_failed_flush_has_lost_is_written_again() {
+        let disk = SimDisk::new(SimConfig::default());
+        let path = Path::new("/db-onewrite");
+        let file = Log::create(LogFile::make(&disk, path), RING, 4096).unwrap();
+        disk.sync_dir_of(path).unwrap();
+        file.flush().unwrap();
+        let mut log = Log::begin(file, slot(), true).unwrap();
+        append(&mut log, 1, Durability::Written);
+        disk.fail_nth(Op::Sync, 1, std::io::ErrorKind::Other);
+        assert!(log.file().flush_records().is_err());
+        log.file().rewrite_live(log.slot(), log.tail, 0).unwrap();
+        let after = disk.crash_by(&mut |_| 0);
+        let file = LogFile::open(&after, path, OpenMode::ReadOnly).unwrap().unwrap();
+        let slot = file.slots().unwrap().remove(0);
+        assert_eq!((slot.session, file.scan(&slot, |_| Ok(())).unwrap().records), (1, 1));
+    }
+
     #[test]
     fn one_record_is_one_write_that_is_also_the_flush() {
         let disk = SimDisk::new(SimConfig::default());

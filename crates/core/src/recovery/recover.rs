@@ -381,7 +381,6 @@ fn go_on(
 ) -> Result<()> {
     let is_flushed = is_flushed(db, &found, options)?;
     let AbandonedLog { log, slots, slot, replayed, .. } = found;
-    let what = || format!("cannot write to the log {}", log.path.display());
     let mut encoder = Encoder::default();
     encoder.clear();
     let own_block = record::own_block(options);
@@ -397,15 +396,12 @@ fn go_on(
     if log.noted_home()? != Some(home.ino) {
         log.note_first_home(home)?;
     }
-    // After a dead process's failed flush, they may be in the cache only.
-    if !is_flushed && keeps(Case::LeftoversFlushed) {
-        log.file.write_at(&slot.encode(), slot.position()).context(what)?;
-    }
     let Some(mark) = db.read_mark()? else { return Err(Error::Corrupt(db.what("the mark is gone from"))) };
     let (recovered, due) = if is_flushed {
         // Flushed before the next commit: home may have been put there by hand.
         (Arc::new(state), RecoveryDebt { untold: Some(ring.last_tid()), stayed: Some(ring.last_tid()) })
     } else {
+        // After a dead process's failed flush, they may be in the cache only.
         if keeps(Case::RecordsRewritten) {
             log.write_again(&slot, replayed.told_durable, replayed.cursor.tail)?;
         }
@@ -484,11 +480,6 @@ pub fn take_over(
     let mut home = HomeFile::new(mark, bytes, db.atomic_unit(options));
     if report.transactions > 0 {
         // Records and slot may be in the cache only, and home will depend on them (invariant I3).
-        if keeps(Case::LeftoversFlushed) {
-            log.file
-                .write_at(&slot.encode(), slot.position())
-                .context(|| format!("cannot write to the log {}", log.path.display()))?;
-        }
         log.rewrite_live(slot, cursor.tail, table.streamed_end())?;
         flush_mark(db, &mark, slot, told_durable)?;
     }

@@ -73,6 +73,9 @@ fn before_commit(c: &mut Commit<'_>) -> Result<RecoveryDebt> {
     } else {
         sweep::advance(db, live, options)?;
     }
+    if live.is_flushing() {
+        db.flush_new_mark(live)?;
+    }
     settle_mark(db, live)?;
     tell_recovery(db, live)
 }

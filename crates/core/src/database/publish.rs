@@ -23,6 +23,10 @@ impl Database {
             // The failed flush may have covered streamed images.
             let streamed_end = live.log.stream_tail();
             member.log.rewrite_live(live.log.slot(), cursor.tail, streamed_end).map_err(|e| self.poison(e))?;
+            if words.flushed() <= live.log.slot().base_tid {
+                // Or one of home, with a new mark.
+                self.repeat_header().map_err(|e| self.poison(e))?;
+            }
             group.flushed_elsewhere(cursor.last_tid);
             let _ = words.flusher().compare_exchange(flusher, 0, SeqCst, SeqCst);
         } else {

@@ -23,7 +23,7 @@ use crate::base::clock::Instant;
 use crate::base::error::{Error, Result};
 use crate::base::rules::{Case, keeps};
 use crate::base::types::Tid;
-use crate::database::Database;
+use crate::database::{Database, DatabaseState};
 use crate::disk::system;
 use crate::log::group::Durability;
 use crate::shared::member::Member;
@@ -194,6 +194,16 @@ impl Database {
                 _ => system::wait(words.shown_bell(), shown, LOOK_ONLY),
             }
         }
+    }
+
+    /// The first process may flush its mark with its first record, unknown here. If this one dies
+    /// in the flush of home, another writes the mark again.
+    pub fn flush_mark_of_first(&self, member: &Member, inner: &mut DatabaseState) -> Result<()> {
+        let words = &member.words;
+        let bell = (lead(words, member.me, 0) == Flusher::Me).then(|| begin(words).1);
+        let flushed = self.sync_home().map_err(|e| inner.poison(e));
+        bell.into_iter().for_each(|bell| end(words, member.me, bell));
+        flushed
     }
 
     fn flush_for_all(&self, member: &Member) -> Result<()> {

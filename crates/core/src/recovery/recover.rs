@@ -312,8 +312,7 @@ fn follow(
     inner.set_state(Arc::new(State::empty(Tid::HOME)));
     db.enrol(Some(member.clone()), writer, inner);
     if !member.observes && member.words.flushed() <= slot.base_tid && keeps(Case::MarkWithFirstRecord) {
-        // The first process may flush its mark with its first record, unknown here.
-        db.sync_home().map_err(|e| inner.poison(e))?;
+        db.flush_mark_of_first(&member, inner)?;
     }
     follow::catch_up(db, &member, inner, Reach::Visible)?;
     inner.phase = Phase::Live;

@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use onewrite_core::Engine;
-use onewrite_core::disk::sim::{SimConfig, SimDisk, SplitMix64};
+use onewrite_core::disk::sim::{Op, SimConfig, SimDisk, SplitMix64};
 use onewrite_core::disk::{Disk, OpenMode};
 use onewrite_sim::check::{DB, read_all};
 use onewrite_sim::model::{Plan, State};
@@ -194,4 +195,29 @@ fn a_commit_is_seen_by_its_process_when_it_returns() {
     pair.write(0, 4096, 2, false);
     let (_, bytes) = reader.begin().unwrap();
     read_all(&mut reader, bytes, &[pair.state]).unwrap();
+}
+
+/// A process that attached died in its flush of home, which failed: the mark that the first process
+/// has not flushed yet is in the cache alone.
+#[test]
+fn a_mark_that_was_lost_with_a_dead_process_is_written_again() {
+    const FLUSHER: usize = 28;
+    const USED: usize = 64;
+    const DEAD: u64 = 5;
+    let mut pair = Pair::new();
+    pair.write(0, 4096, 2, false);
+    let disk = pair.disk.clone();
+    pair.clients.into_iter().for_each(|client| client.close().unwrap());
+    pair.clients = [Pair::client(&disk), Pair::client(&disk)];
+    pair.clients[0].synchronous = Synchronous::Normal;
+    pair.write(0, 4096, 2, false);
+    disk.fail_nth(Op::Sync, 1, ErrorKind::Other);
+    assert!(disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap().sync().is_err());
+    let log = disk.open(Path::new(&format!("{DB}-onewrite")), OpenMode::ReadWrite).unwrap();
+    let words = log.shared_words(1).unwrap();
+    words.longs[USED].fetch_or(1 << DEAD, Ordering::SeqCst);
+    words.longs[FLUSHER].store(DEAD + 1, Ordering::SeqCst);
+    pair.clients[0].synchronous = Synchronous::Full;
+    pair.write(0, 4096, 2, false);
+    pair.cut_power();
 }

@@ -25,6 +25,7 @@ use crate::model::{Plan, Room, State, Taste};
 use crate::pager::{Client, Course, Synchronous};
 
 const PROCESSES: usize = 3;
+const LOG: &str = "db-onewrite";
 
 /// Unwinds a dying process; destructors on the way must have no effect.
 struct Death;
@@ -320,6 +321,8 @@ pub struct Tally {
     pub cuts: u64,
     /// Closes that left a plain file.
     pub plain: u64,
+    /// Logs that were removed while in use, and made anew.
+    pub lost_logs: u64,
     /// Tries to detach with connections open.
     pub rests: u64,
     /// Of those, with a plain file behind them.
@@ -352,6 +355,10 @@ struct World {
     observes: bool,
     /// Processes attach during another's calls. As `rests`.
     joins: bool,
+    /// Another program removes logs that are in use. As `rests`.
+    loses: bool,
+    /// One is removed, and no other is there yet: a death may take what it had.
+    lost: bool,
     /// Many connections of a process read at once, and few processes die. As `rests`.
     crowded: bool,
     notes: Vec<String>,
@@ -402,6 +409,8 @@ fn run_alone(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), V
         rests: matches!(seed % 7, 4 | 5),
         observes: matches!(seed % 13, 4 | 8),
         joins: matches!(seed % 19, 1 | 4 | 6 | 9 | 14),
+        loses: matches!(seed % 23, 2 | 5 | 13 | 20),
+        lost: false,
         crowded: matches!(seed % 17, 2 | 5 | 10 | 13),
         notes: Vec::new(),
     };
@@ -442,7 +451,10 @@ fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Resu
             let _ = client.end();
             return Ok(());
         }
-        Err(e) => return Err(format!("begin: {e} ({e:?})")),
+        Err(e) => {
+            let _ = client.end();
+            return Err(format!("begin: {e} ({e:?})"));
+        }
     };
     // Others may have written since it began, and will while it reads.
     let allowed = known.lock().states[from..].to_vec();
@@ -467,6 +479,12 @@ fn unless_full(outcome: Result<(), String>, full: bool, clients: &mut [Client]) 
     }
     let mut begins = clients.iter_mut().filter(|client| client.reading.is_none());
     begins.try_for_each(|client| client.end().map_err(|e| format!("end behind a full disk: {e} ({e:?})")))
+}
+
+/// Whether a transaction had images in a log that was removed, or a process attaches that sees no
+/// other.
+fn is_loss(what: &str) -> bool {
+    what.contains("begin that again") || what.contains("its log db-onewrite is missing")
 }
 
 /// Whether a process that may not write waits for one that may.
@@ -587,6 +605,9 @@ impl World {
         if self.rests && self.rng.below(6) == 0 {
             return self.act(n, Self::rest);
         }
+        if self.loses && self.rng.below(12) == 0 {
+            return self.lose_log();
+        }
         let drawn = match self.rng.below(200) {
             150..160 | 193..199 if self.crowded && self.rng.below(8) > 0 => 0,
             drawn => drawn,
@@ -615,7 +636,7 @@ impl World {
     fn act(&mut self, n: usize, what: fn(&mut World, usize, &mut Process) -> Result<(), String>) -> Result<(), String> {
         let process = self.processes.lock()[n].take();
         let mut process = process.unwrap_or_else(|| Process::new(self.sim.clone(), self.only_reads(n)));
-        if self.rng.below(if self.crowded { 60 } else { 12 }) == 0 {
+        if !self.lost && self.rng.below(if self.crowded { 60 } else { 12 }) == 0 {
             let fuse = if self.rng.below(2) == 0 { self.rng.below(12) } else { self.rng.below(150) };
             process.disk.fuse.store(fuse as u64, Ordering::SeqCst);
         }
@@ -652,6 +673,10 @@ impl World {
             Err(what) if self.faulty && is_fault(&what) => {
                 self.note(format!("told: {what}"));
                 self.struck.store(true, Ordering::SeqCst);
+                Ok(())
+            }
+            Err(what) if self.lost && is_loss(&what) => {
+                self.note(format!("told: {what}"));
                 Ok(())
             }
             outcome => outcome,
@@ -719,7 +744,7 @@ impl World {
         if !is_marked(&self.sim) {
             return false;
         }
-        let Ok(log) = self.sim.open(Path::new("db-onewrite"), OpenMode::ReadWrite) else { return false };
+        let Ok(log) = self.sim.open(Path::new(LOG), OpenMode::ReadWrite) else { return false };
         let poison = log.shared_words(1).map_or(0, |words| words.longs[POISON].load(Ordering::SeqCst));
         poison != 0 && !log.try_lock(ATTACH, 1, LockKind::Exclusive).unwrap_or(true)
     }
@@ -727,7 +752,7 @@ impl World {
     /// `acting`: the process that calls the disk.
     fn meanwhile(&mut self, acting: usize) -> Meanwhile {
         let (processes, found, shared) = (self.processes.clone(), self.found.clone(), self.shared());
-        let (faulty, full, struck) = (self.faulty, self.full, self.struck.clone());
+        let (faulty, full, lost, struck) = (self.faulty, self.full, self.lost, self.struck.clone());
         let mut rng = SplitMix64::new(self.rng.next_u64());
         let every = [4, 16, 64][self.rng.below(3)];
         let (rests, crowded, setting) = (self.rests, self.crowded, self.setting.clone());
@@ -780,6 +805,7 @@ impl World {
             match outcome.map(|done| unless_full(done, full, &mut process.clients)) {
                 Ok(Ok(())) => {}
                 Ok(Err(what)) if faulty && is_fault(&what) => struck.store(true, Ordering::SeqCst),
+                Ok(Err(what)) if lost && is_loss(&what) => {}
                 Ok(Err(what)) => *found.lock() = Some(format!("process {n}, during a call of another: {what}")),
                 Err(panic) => resume_unwind(panic),
             }
@@ -880,6 +906,52 @@ impl World {
         // One more reads the new state, for long.
         let next = process.clients.iter_mut().skip(2).find(|client| self.crowded && client.reading.is_none());
         next.map_or(Ok(()), |client| look(client, &self.known, &self.tally)).map_err(|e| format!("process {n}: {e}"))
+    }
+
+    /// Those that have it open see to it as they write (rule LostLogReplaced).
+    fn lose_log(&mut self) -> Result<(), String> {
+        let writes = PROCESSES - usize::from(self.observes);
+        let n = self.rng.below(writes);
+        if self.faulty || self.full || self.processes.lock()[n].is_none() {
+            return Ok(());
+        }
+        self.lost = true;
+        // With a new snapshot it uses the log.
+        self.act(n, |_, _, process| {
+            process.clients.iter_mut().try_for_each(|client| client.end().map_err(|e| format!("end: {e}")))
+        })?;
+        self.act(n, Self::read)?;
+        let reads = self.processes.lock()[n]
+            .iter()
+            .any(|p| p.clients.iter().any(|client| client.reading.is_some() && client.is_live()));
+        if !reads || !self.has_log() || !is_marked(&self.sim) {
+            self.lost = false;
+            return Ok(());
+        }
+        self.note("another program removes the log");
+        self.sim.remove(Path::new(LOG)).map_err(|e| format!("the log cannot be removed: {e}"))?;
+        for tries in 0..40 {
+            if self.has_log() || !is_marked(&self.sim) {
+                self.lost = false;
+                self.tally.lock().lost_logs += 1;
+                return Ok(());
+            }
+            if tries > 8 {
+                // A snapshot needs the lost one.
+                self.act_on_all(|client| client.end().map_err(|e| format!("end: {e}")))?;
+            }
+            let writes = self.rng.below(writes);
+            self.act(if tries > 20 { n } else { writes }, Self::write)?;
+        }
+        Err("no process makes a new log for the lost one".to_owned())
+    }
+
+    fn has_log(&self) -> bool {
+        self.sim.exists(Path::new(LOG)).unwrap_or(false)
+    }
+
+    fn act_on_all(&mut self, what: impl Fn(&mut Client) -> Result<(), String>) -> Result<(), String> {
+        self.processes.lock().iter_mut().flatten().flat_map(|process| &mut process.clients).try_for_each(what)
     }
 
     fn checkpoint(&mut self, n: usize, process: &mut Process) -> Result<(), String> {

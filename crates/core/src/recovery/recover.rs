@@ -55,21 +55,22 @@ fn find_log(db: &Database, session: u64, mode: OpenMode) -> Result<LogFile> {
     }
     let path = db.path_of_log(session)?;
     let home = db.path.display();
-    let Some(log) = LogFile::open(&*db.disk, &path, mode)? else {
-        if locks::is_in_use(&*db.home)? {
-            return Err(Error::Busy(format!(
-                "the log {} is missing, and processes use {home}: they make a new one as they write next",
-                path.display()
-            )));
-        }
-        return Err(Error::CantOpen(format!(
+    let log = LogFile::open(&*db.disk, &path, mode)?;
+    let is_log = log.as_ref().map_or(Ok(false), |log| log.slots().map(|slots| !slots.is_empty()))?;
+    if !is_log && locks::is_in_use(&*db.home)? {
+        return Err(Error::Busy(format!(
+            "the log {} is missing, and processes use {home}: they make a new one as they write next",
+            path.display()
+        )));
+    }
+    log.ok_or_else(|| {
+        Error::CantOpen(format!(
             "{home} carries onewrite's mark, but its log {} is missing: the newest transactions are in that log. Put \
              it back beside the database. If it is lost for good, `onewrite recover --without-log` gives those \
              transactions up and takes the mark off",
             path.display()
-        )));
-    };
-    Ok(log)
+        ))
+    })
 }
 
 /// Repeats the close of [`Pairing::ClosedMarkBack`], durable.

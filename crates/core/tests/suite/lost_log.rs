@@ -104,6 +104,24 @@ fn a_log_that_is_lost_is_made_anew() {
     }
 }
 
+/// The one that makes the new log has given it a name, but no slot yet.
+#[test]
+fn a_process_that_attaches_while_a_new_log_is_made_waits() {
+    let disk = disk();
+    let mut c = open(&disk);
+    commit(&mut c, 1);
+    lose(&disk, true).unwrap();
+    let mut other = open(&disk);
+    assert!(matches!(newest(&mut other), Err(Error::Busy(why)) if why.contains("they make a new one")));
+    other.unlock(LockLevel::None).unwrap();
+    disk.put_file(Path::new(LOG), &[0; 64 << 10]);
+    assert!(matches!(newest(&mut other), Err(Error::Busy(why)) if why.contains("they make a new one")));
+    other.unlock(LockLevel::None).unwrap();
+    disk.remove(Path::new(LOG)).unwrap();
+    commit(&mut c, 2);
+    assert_eq!(newest(&mut other).unwrap(), 2);
+}
+
 #[cfg_attr(windows, ignore = "it compares names of the simulated disk as Linux writes them")]
 #[test]
 fn a_file_with_the_name_of_a_lost_log_is_set_aside() {

@@ -275,6 +275,8 @@ fn adopt_written(
 
 /// Whole records of a dead writer are adopted, durable, for an application may know of them.
 fn take_over(db: &Database, member: &Member, live: &mut LiveDatabase, inner: &mut DatabaseState) -> Result<()> {
+    // An earlier try may have failed halfway.
+    inner.check()?;
     check_nothing_pending(live, inner)?;
     let words = &member.words;
     let (session, generation) = (live.home.mark.session, words.generation());

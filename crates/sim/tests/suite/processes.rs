@@ -87,6 +87,13 @@ fn a_close_that_could_not_flush_gives_its_locks_back() {
     check(3825, &Arc::default());
 }
 
+/// A process could not flush in its take-over, and tried that again: what the first try had left
+/// passed for damage.
+#[test]
+fn a_take_over_that_failed_is_a_failure() {
+    check(5_039_685, &Arc::default());
+}
+
 /// Two processes on one disk, whose transactions replace whole pages.
 struct Pair {
     disk: SimDisk,

@@ -127,6 +127,8 @@ impl Database {
         );
         checkpoint(self, live, StreamedImages::Drop).map_err(|e| because(&lost, e))?;
         let mut inner = self.inner.lock();
+        // A process that attaches meanwhile waits for those that use home.
+        self.keep_stock_out(&mut inner)?;
         let facts = live.scheme.facts();
         if !facts.all_in_log() || inner.options.concurrent || inner.ships() || self.is_signed()? {
             return Err(Error::CantOpen(format!(

@@ -47,7 +47,8 @@ fn processes_share_a_database_and_die() {
     assert!(tally.cuts > 50 && tally.plain > 100, "{tally:?}");
     assert!(tally.faults > 50 && tally.refused > 50, "{tally:?}");
     assert!(tally.rests > 300 && tally.plain_rests > 20, "{tally:?}");
-    assert!(tally.observed > 200 && tally.readers_max > 7 && tally.lost_logs > 20, "{tally:?}");
+    assert!(tally.observed > 200 && tally.readers_max > 7, "{tally:?}");
+    assert!(tally.lost_logs > 20, "{tally:?}");
 }
 
 /// A process could not flush the removal of a mark. The others had a plain file then, and went on
@@ -92,6 +93,13 @@ fn a_close_that_could_not_flush_gives_its_locks_back() {
 #[test]
 fn a_take_over_that_failed_is_a_failure() {
     check(5_039_685, &Arc::default());
+}
+
+/// The one that made the log had attached beside a reader, and so did not look like one that uses
+/// the database.
+#[test]
+fn a_process_waits_for_the_one_that_makes_a_log_anew() {
+    check(5_011_598, &Arc::default());
 }
 
 /// Two processes on one disk, whose transactions replace whole pages.

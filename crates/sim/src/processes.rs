@@ -321,6 +321,8 @@ pub struct Tally {
     pub cuts: u64,
     /// Closes that left a plain file.
     pub plain: u64,
+    /// Commits of transactions that stepped aside.
+    pub asides: u64,
     /// Logs that were removed while in use, and made anew.
     pub lost_logs: u64,
     /// Tries to detach with connections open.
@@ -357,6 +359,8 @@ struct World {
     joins: bool,
     /// Another program removes logs that are in use. As `rests`.
     loses: bool,
+    /// Some transactions step aside. As `rests`.
+    steps_aside: bool,
     /// One is removed, and no other is there yet: a death may take what it had.
     lost: bool,
     /// Many connections of a process read at once, and few processes die. As `rests`.
@@ -410,6 +414,7 @@ fn run_alone(seed: u64, steps: usize, tally: &Arc<Mutex<Tally>>) -> Result<(), V
         observes: matches!(seed % 13, 4 | 8),
         joins: matches!(seed % 19, 1 | 4 | 6 | 9 | 14),
         loses: matches!(seed % 23, 2 | 5 | 13 | 20),
+        steps_aside: matches!(seed % 29, 3 | 9 | 11 | 19 | 23),
         lost: false,
         crowded: matches!(seed % 17, 2 | 5 | 10 | 13),
         notes: Vec::new(),
@@ -508,23 +513,35 @@ struct Shared {
     known: Arc<Mutex<Known>>,
     tally: Arc<Mutex<Tally>>,
     taste: Taste,
+    steps_aside: bool,
 }
 
 /// Returns a description of the transaction.
 fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<String, String> {
-    let Shared { commits, known, tally, taste } = shared;
+    let Shared { commits, known, tally, taste, steps_aside } = shared;
     if client.reading.is_some() && rng.below(4) > 0 {
         client.end().map_err(|e| format!("end: {e}"))?;
     }
     look(client, known, tally).map_err(|e| format!("before a write: {e}"))?;
     let Some(base) = client.reading.clone() else { return Ok("could not begin".into()) };
-    let plan = Plan::draw(&base, *taste, rng);
-    let course = Course::draw(client.synchronous, rng);
+    let mut plan = Plan::draw(&base, *taste, rng);
+    let mut course = Course::draw(client.synchronous, rng);
+    if *steps_aside && rng.below(3) == 0 {
+        // With a file of another VFS, or to another page size.
+        course = Course { late: false, ..course };
+        let size = [512, 1024, 2048, 4096][rng.below(4)];
+        if rng.below(2) == 0 {
+            course.super_journal = true;
+        } else if base.count() > 0 && size != base.page_bytes {
+            plan = Plan::resized(&base, size, rng);
+        }
+    }
     let durable = client.synchronous == Synchronous::Full;
     let mut stale = false;
     let own = std::cell::Cell::new(0);
-    let mut attempt = |_| {
+    let mut attempt = |is_aside| {
         commits.store(true, Ordering::SeqCst);
+        tally.lock().asides += u64::from(is_aside);
         let mut known = known.lock();
         // The writer has the newest state, so no later one was committed.
         match known.states.iter().rposition(|s| **s == *base).filter(|at| *at >= known.seen) {
@@ -547,6 +564,8 @@ fn write(client: &mut Client, shared: &Shared, rng: &mut SplitMix64) -> Result<S
     };
     let written = client.write(&base, &plan, course, &mut attempt, &mut acknowledged);
     let line = format!("writes {} -> {} pages: {written:?}", base.count(), plan.next.count());
+    // One that steps aside is alone with the file.
+    let written = written.map_err(|e| if matches!(e, Error::NotAlone(_)) { Error::BusySnapshot } else { e });
     end_write(client, written, stale, base, course)?;
     if rng.below(3) > 0 {
         client.end().map_err(|e| format!("end: {e}"))?;
@@ -561,6 +580,7 @@ impl World {
             known: self.known.clone(),
             tally: self.tally.clone(),
             taste: self.setting.taste,
+            steps_aside: self.steps_aside,
         }
     }
 
@@ -892,6 +912,10 @@ impl World {
     }
 
     fn write(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
+        if self.steps_aside && !self.lost && self.rng.below(6) == 0 {
+            // This one is alone then.
+            self.close_all()?;
+        }
         // Only the first two connections write, so others keep their reads.
         let i = self.client(process)?.min(1);
         let shared = self.shared();

@@ -42,9 +42,7 @@ impl Database {
     /// CloseProven). An error poisons.
     pub fn flush_new_mark(&self, live: &mut LiveDatabase) -> Result<()> {
         if live.log.has_new_mark() {
-            // A process that attaches flushes home, and may die in a flush that failed.
-            let flushed = if live.is_flushing() { self.repeat_header() } else { self.sync_home() };
-            flushed.map_err(|e| self.poison(e))?;
+            self.sync_home().map_err(|e| self.poison(e))?;
             live.log.group().mark_flushed();
         }
         live.log.settle_proof();

@@ -73,9 +73,6 @@ fn before_commit(c: &mut Commit<'_>) -> Result<RecoveryDebt> {
     } else {
         sweep::advance(db, live, options)?;
     }
-    if live.is_flushing() {
-        db.flush_new_mark(live)?;
-    }
     settle_mark(db, live)?;
     tell_recovery(db, live)
 }
@@ -310,7 +307,10 @@ fn make_room(c: &mut Commit<'_>) -> Result<()> {
 }
 
 /// What was prepared may be stale, and is then prepared anew.
-fn take_prepared(c: &mut Commit<'_>) -> Result<PreparedCommit> {
+fn take_prepared(c: &mut Commit<'_>, may_share: bool) -> Result<PreparedCommit> {
+    if !may_share {
+        c.db.flush_of_dead(c.live)?;
+    }
     make_room(c)?;
     if matches!(&c.txn.stage, TxnStage::Prepared(prepared) if c.live.scheme.is_stale(c.live, prepared)) {
         prepare(c).map_err(|e| c.db.poison(e))?;
@@ -331,7 +331,10 @@ pub fn publish(
     goes_on: bool,
 ) -> Result<Published> {
     let (db, scheme) = (c.db, c.live.scheme.clone());
-    let mut prepared = take_prepared(c)?;
+    // Big ones are flushed and go home in their turn; others know nothing of a mark that the flush
+    // covers.
+    let may_share = goes_on && c.txn.streamed.is_empty() && !c.live.log.has_new_mark();
+    let mut prepared = take_prepared(c, may_share)?;
     let group = c.live.log.group().clone();
     let state = Arc::new(prepared.state.clone());
     let durability = scheme.durability(durability);
@@ -357,9 +360,6 @@ pub fn publish(
         // Else it would keep every image that this commit or its checkpoint replaces.
         db.unpin(&mut inner, own)?;
     }
-    // Big ones are flushed and go home in their turn; others know nothing of a mark that the flush
-    // covers.
-    let may_share = goes_on && txn.streamed.is_empty() && !live.log.has_new_mark();
     let shared = inner.member.as_ref().filter(|member| may_share && member.shares_flushes()).cloned();
     // It is pinned until the newest state has changed, for good if it never does: readers need its
     // images until then (invariant I4).

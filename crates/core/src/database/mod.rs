@@ -267,11 +267,6 @@ impl LiveDatabase {
     pub fn has_other_processes(&self) -> bool {
         self.member().is_some_and(Member::has_others)
     }
-
-    /// Whether a process flushes for all, or died in it.
-    pub fn is_flushing(&self) -> bool {
-        self.member.as_ref().is_some_and(|member| member.words.flusher().load(Ordering::SeqCst) != 0)
-    }
 }
 
 #[derive(Clone, Copy, Debug)]

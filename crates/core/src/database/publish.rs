@@ -4,9 +4,26 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use crate::base::error::Result;
 use crate::database::{Database, LiveDatabase};
+use crate::shared::member::Member;
 use crate::shared::words::ProcessWords;
 
+/// The word of another process that died in a flush, which may have failed.
+fn dead_flusher(member: &Member) -> Result<Option<u64>> {
+    let flusher = member.words.flusher().load(SeqCst);
+    match ProcessWords::flusher_of(flusher).filter(|other| *other != member.me) {
+        Some(other) if member.is_dead(other)? => Ok(Some(flusher)),
+        _ => Ok(None),
+    }
+}
+
 impl Database {
+    /// Behind a process that died in a flush, all is written again: another's own flush would not
+    /// write what was lost (rule WrittenAgain). The caller has the writer's place.
+    pub fn flush_of_dead(&self, live: &mut LiveDatabase) -> Result<()> {
+        let is_left = live.member().map_or(Ok(None), dead_flusher)?.is_some();
+        if is_left { self.flush_published(live) } else { Ok(()) }
+    }
+
     /// The caller has the writer's place.
     pub fn flush_published(&self, live: &mut LiveDatabase) -> Result<()> {
         let group = live.log.group().clone();
@@ -14,11 +31,7 @@ impl Database {
         let Some(member) = member.as_ref() else { return group.flush(self) };
         let words = &member.words;
         group.hand_over(self)?;
-        let flusher = words.flusher().load(SeqCst);
-        let other = ProcessWords::flusher_of(flusher).filter(|other| *other != member.me);
-        if let Some(dead) = other
-            && member.is_dead(dead)?
-        {
+        if let Some(flusher) = dead_flusher(member)? {
             let cursor = live.log.cursor();
             // The failed flush may have covered streamed images.
             let streamed_end = live.log.stream_tail();

@@ -172,7 +172,7 @@ impl Database {
             {
                 looked = now;
                 if other != member.me && member.is_dead(other)? {
-                    if self.flush_for_dead(member, other, deadline)? || !is_late {
+                    if self.flush_for_dead(member, deadline)? || !is_late {
                         continue;
                     }
                 } else if now - since >= patience && may && !is_late {
@@ -231,7 +231,7 @@ impl Database {
 
     /// The dead process's flush may have failed: everything is written again, in a turn (rule
     /// WrittenAgain). False: another process has the turn.
-    fn flush_for_dead(&self, member: &Member, dead: usize, deadline: Option<Instant>) -> Result<bool> {
+    fn flush_for_dead(&self, member: &Member, deadline: Option<Instant>) -> Result<bool> {
         // A commit in its own turn would wait for itself.
         if !member.join_turn() {
             let soon = Instant::now() + LOOK_FOR_DEAD;
@@ -242,8 +242,8 @@ impl Database {
             }
         }
         let done = match self.writer.lock().as_mut() {
-            Some(live) if member.words.flusher().load(SeqCst) == dead as u64 + 1 => self.flush_published(live),
-            _ => Ok(()),
+            Some(live) => self.flush_of_dead(live),
+            None => Ok(()),
         };
         self.leave(false);
         done.map(|()| true)

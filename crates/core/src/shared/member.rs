@@ -626,11 +626,13 @@ impl Member {
             local.in_flight += usize::from(firm);
             return Ok(TakeResult::Again);
         }
+        let mut looked = false;
         let turn = self.turns().take(hold, deadline, kept, &mut |process| {
+            looked = true;
             self.forget_dead()?;
             self.hold_dead(process)
         });
-        if !matches!(turn, Ok(Turn::OfTheDead(_))) {
+        if looked && !matches!(turn, Ok(Turn::OfTheDead(_))) {
             self.forget_dead()?;
         }
         let taken = match turn? {

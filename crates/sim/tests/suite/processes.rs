@@ -212,13 +212,35 @@ fn a_commit_is_seen_by_its_process_when_it_returns() {
     read_all(&mut reader, bytes, &[pair.state]).unwrap();
 }
 
+/// As a process that dies in a flush of `file`, which fails.
+fn die_in_flush(disk: &SimDisk, file: &str) {
+    const FLUSHER: usize = 28;
+    const USED: usize = 64;
+    const DEAD: u64 = 5;
+    disk.fail_nth(Op::Sync, 1, ErrorKind::Other);
+    assert!(disk.open(Path::new(file), OpenMode::ReadWrite).unwrap().sync().is_err());
+    let log = disk.open(Path::new(&format!("{DB}-onewrite")), OpenMode::ReadWrite).unwrap();
+    let words = log.shared_words(1).unwrap();
+    words.longs[USED].fetch_or(1 << DEAD, Ordering::SeqCst);
+    words.longs[FLUSHER].store(DEAD + 1, Ordering::SeqCst);
+}
+
+/// The first transaction of a connection is flushed in its turn.
+#[test]
+fn records_that_were_lost_with_a_dead_process_are_written_again() {
+    let mut pair = Pair::new();
+    pair.write(0, 4096, 2, false);
+    pair.clients[0].synchronous = Synchronous::Normal;
+    pair.write(0, 4096, 2, false);
+    die_in_flush(&pair.disk.clone(), &format!("{DB}-onewrite"));
+    pair.write(1, 4096, 2, false);
+    pair.cut_power();
+}
+
 /// A process that attached died in its flush of home, which failed: the mark that the first process
 /// has not flushed yet is in the cache alone.
 #[test]
 fn a_mark_that_was_lost_with_a_dead_process_is_written_again() {
-    const FLUSHER: usize = 28;
-    const USED: usize = 64;
-    const DEAD: u64 = 5;
     let mut pair = Pair::new();
     pair.write(0, 4096, 2, false);
     let disk = pair.disk.clone();
@@ -226,12 +248,7 @@ fn a_mark_that_was_lost_with_a_dead_process_is_written_again() {
     pair.clients = [Pair::client(&disk), Pair::client(&disk)];
     pair.clients[0].synchronous = Synchronous::Normal;
     pair.write(0, 4096, 2, false);
-    disk.fail_nth(Op::Sync, 1, ErrorKind::Other);
-    assert!(disk.open(Path::new(DB), OpenMode::ReadWrite).unwrap().sync().is_err());
-    let log = disk.open(Path::new(&format!("{DB}-onewrite")), OpenMode::ReadWrite).unwrap();
-    let words = log.shared_words(1).unwrap();
-    words.longs[USED].fetch_or(1 << DEAD, Ordering::SeqCst);
-    words.longs[FLUSHER].store(DEAD + 1, Ordering::SeqCst);
+    die_in_flush(&disk, DB);
     pair.clients[0].synchronous = Synchronous::Full;
     pair.write(0, 4096, 2, false);
     pair.cut_power();

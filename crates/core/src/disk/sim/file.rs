@@ -67,7 +67,9 @@ impl SimFile {
             return fate.error();
         }
         if !state.room_to(self.ino, end) {
-            let fits = state.reach_max(self.ino).saturating_sub(offset).min(buf.len() as u64);
+            // File systems give room by the sector at least.
+            let room = state.reach_max(self.ino) / SECTOR_BYTES as u64 * SECTOR_BYTES as u64;
+            let fits = room.saturating_sub(offset).min(buf.len() as u64);
             state.inode(self.ino).write(&buf[..fits as usize], offset);
             fate.error()?;
             return Err(ErrorKind::StorageFull.into());

@@ -189,7 +189,8 @@ impl SimDisk {
         self.state.lock().faults.add(Op::Read, nth, CallFate::Short(len));
     }
 
-    /// Sets the capacity in bytes. A write beyond fails with `StorageFull`, its first part cached.
+    /// Sets the capacity in bytes. A write beyond it fails with `StorageFull`, its first sectors
+    /// cached.
     pub fn set_capacity(&self, bytes: u64) {
         self.state.lock().config.capacity = bytes;
     }

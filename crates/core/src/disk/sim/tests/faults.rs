@@ -186,9 +186,13 @@ fn a_failed_directory_sync_can_be_made_good() {
 fn a_full_disk_refuses_growth_and_nothing_else() {
     let (disk, file) = at_rest(&[7; 100]);
     let full = |result: io::Result<()>| result.unwrap_err().kind() == ErrorKind::StorageFull;
+    disk.set_capacity(1300);
+    assert!(full(file.write_at(&[8; 1500], 100)));
+    assert_eq!(disk.snapshot_file(db()).unwrap()[100..], [8; 924], "whole sectors that fit are written");
+    file.set_len(100).unwrap();
     disk.set_capacity(150);
     assert!(full(file.write_at(&[8; 100], 100)));
-    assert_eq!(disk.snapshot_file(db()).unwrap()[100..], [8; 50], "what fits is written");
+    assert_eq!(disk.snapshot_file(db()).unwrap(), [7; 100]);
     file.write_at(&[9; 150], 0).unwrap();
     assert!(full(file.write_durable_at(&[8; 1], 150)));
     assert!(full(file.set_len(151)));

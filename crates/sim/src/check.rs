@@ -189,6 +189,11 @@ pub fn is_full(what: &str) -> bool {
     what.contains("no storage space")
 }
 
+/// Whether a connection that only reads found a file that a writer has to recover.
+pub fn asks_for_writer(what: &str) -> bool {
+    ["a read-only connection", "a connection that may write"].iter().any(|said| what.contains(said))
+}
+
 /// Whether a process uses home, or has left it so.
 pub fn is_marked(disk: &SimDisk) -> bool {
     disk.snapshot_file(Path::new(DB)).is_some_and(|home| home::mark(&home).is_some())

@@ -18,8 +18,8 @@ use parking_lot::Mutex;
 
 use crate::baton::alone;
 use crate::check::{
-    DB, ROOMY, Setting, Violation, end_write, engine_on, home_is_plain, is_fault, is_full, is_marked, open, read_again,
-    read_all,
+    DB, ROOMY, Setting, Violation, asks_for_writer, end_write, engine_on, home_is_plain, is_fault, is_full, is_marked,
+    open, read_again, read_all,
 };
 use crate::model::{Plan, Room, State, Taste};
 use crate::pager::{Client, Course, Synchronous};
@@ -452,13 +452,13 @@ fn look(client: &mut Client, known: &Mutex<Known>, tally: &Mutex<Tally>) -> Resu
     let from = known.lock().seen;
     let (_, bytes) = match client.begin() {
         Ok(begun) => begun,
-        Err(e) if matches!(e, Error::Busy(_) | Error::BusySnapshot) || is_for_writers(&e) => {
-            let _ = client.end();
-            return Ok(());
-        }
         Err(e) => {
             let _ = client.end();
-            return Err(format!("begin: {e} ({e:?})"));
+            return match &e {
+                Error::Busy(_) | Error::BusySnapshot => Ok(()),
+                Error::CantOpen(why) | Error::ReadOnly(why) if asks_for_writer(why) => Ok(()),
+                _ => Err(format!("begin: {e} ({e:?})")),
+            };
         }
     };
     // Others may have written since it began, and will while it reads.
@@ -492,9 +492,8 @@ fn is_loss(what: &str) -> bool {
     what.contains("begin that again") || what.contains("its log db-onewrite is missing")
 }
 
-/// Whether a process that may not write waits for one that may.
-fn is_for_writers(e: &Error) -> bool {
-    matches!(e, Error::CantOpen(why) | Error::ReadOnly(why) if why.contains("a connection that may write") || why.contains("a read-only connection"))
+fn end_all(clients: &mut [Client]) -> Result<(), String> {
+    clients.iter_mut().try_for_each(|client| client.end().map_err(|e| format!("end: {e}")))
 }
 
 /// Detaches `process` from the database; whether it is.
@@ -664,8 +663,10 @@ impl World {
         let outcome = catch_unwind(AssertUnwindSafe(|| what(self, n, &mut process)));
         *process.disk.meanwhile.lock() = None;
         let readers = process.clients.iter().filter(|client| client.reading.is_some()).count();
-        let readers_max = self.tally.lock().readers_max.max(readers);
-        self.tally.lock().readers_max = readers_max;
+        {
+            let mut tally = self.tally.lock();
+            tally.readers_max = tally.readers_max.max(readers);
+        }
         match outcome {
             Ok(outcome) => {
                 process.disk.fuse.store(u64::MAX, Ordering::SeqCst);
@@ -941,9 +942,7 @@ impl World {
         }
         self.lost = true;
         // With a new snapshot it uses the log.
-        self.act(n, |_, _, process| {
-            process.clients.iter_mut().try_for_each(|client| client.end().map_err(|e| format!("end: {e}")))
-        })?;
+        self.act(n, |_, _, process| end_all(&mut process.clients))?;
         self.act(n, Self::read)?;
         let reads = self.processes.lock()[n]
             .iter()
@@ -962,7 +961,7 @@ impl World {
             }
             if tries > 8 {
                 // A snapshot needs the lost one.
-                self.act_on_all(|client| client.end().map_err(|e| format!("end: {e}")))?;
+                self.processes.lock().iter_mut().flatten().try_for_each(|process| end_all(&mut process.clients))?;
             }
             let writes = self.rng.below(writes);
             self.act(if tries > 20 { n } else { writes }, Self::write)?;
@@ -972,10 +971,6 @@ impl World {
 
     fn has_log(&self) -> bool {
         self.sim.exists(Path::new(LOG)).unwrap_or(false)
-    }
-
-    fn act_on_all(&mut self, what: impl Fn(&mut Client) -> Result<(), String>) -> Result<(), String> {
-        self.processes.lock().iter_mut().flatten().flat_map(|process| &mut process.clients).try_for_each(what)
     }
 
     fn checkpoint(&mut self, n: usize, process: &mut Process) -> Result<(), String> {

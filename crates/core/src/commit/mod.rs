@@ -307,10 +307,7 @@ fn make_room(c: &mut Commit<'_>) -> Result<()> {
 }
 
 /// What was prepared may be stale, and is then prepared anew.
-fn take_prepared(c: &mut Commit<'_>, may_share: bool) -> Result<PreparedCommit> {
-    if !may_share {
-        c.db.flush_of_dead(c.live)?;
-    }
+fn take_prepared(c: &mut Commit<'_>) -> Result<PreparedCommit> {
     make_room(c)?;
     if matches!(&c.txn.stage, TxnStage::Prepared(prepared) if c.live.scheme.is_stale(c.live, prepared)) {
         prepare(c).map_err(|e| c.db.poison(e))?;
@@ -322,6 +319,16 @@ fn take_prepared(c: &mut Commit<'_>, may_share: bool) -> Result<PreparedCommit> 
     Ok(prepared)
 }
 
+/// Big ones are flushed and go home in their turn; others know nothing of a mark that the flush
+/// covers. One that flushes by itself makes a dead process's flush good first.
+fn may_share(c: &mut Commit<'_>, goes_on: bool) -> Result<bool> {
+    let may_share = goes_on && c.txn.streamed.is_empty() && !c.live.log.has_new_mark();
+    if !may_share {
+        c.db.flush_of_dead(c.live)?;
+    }
+    Ok(may_share)
+}
+
 /// The committer's snapshot, if it `moves`, is of its own state then. An error poisons, except for
 /// want of memory.
 pub fn publish(
@@ -331,10 +338,8 @@ pub fn publish(
     goes_on: bool,
 ) -> Result<Published> {
     let (db, scheme) = (c.db, c.live.scheme.clone());
-    // Big ones are flushed and go home in their turn; others know nothing of a mark that the flush
-    // covers.
-    let may_share = goes_on && c.txn.streamed.is_empty() && !c.live.log.has_new_mark();
-    let mut prepared = take_prepared(c, may_share)?;
+    let may_share = may_share(c, goes_on)?;
+    let mut prepared = take_prepared(c)?;
     let group = c.live.log.group().clone();
     let state = Arc::new(prepared.state.clone());
     let durability = scheme.durability(durability);

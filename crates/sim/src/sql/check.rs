@@ -146,8 +146,7 @@ pub fn said(error: &rusqlite::Error) -> String {
 
 /// Whether a connection that only reads found a file that a writer has to recover.
 pub fn asks_for_writer(error: &rusqlite::Error) -> bool {
-    let said = said(error);
-    ["a read-only connection", "a connection that may write"].iter().any(|words| said.contains(words))
+    crate::check::asks_for_writer(&said(error))
 }
 
 struct Seen {

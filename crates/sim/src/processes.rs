@@ -279,6 +279,21 @@ impl Process {
         let disk = ProcessDisk::new(sim, only_reads);
         Process { engine: engine_on(Arc::new(disk.clone())), disk, clients: Vec::new() }
     }
+
+    /// One more connection; one that may not write needs the file to be there.
+    fn open(&mut self, setting: &Setting, synchronous: Synchronous) -> Result<(), String> {
+        let disk: Arc<dyn Disk> = Arc::new(self.disk.clone());
+        let opened = if self.disk.only_reads {
+            let conn = self.engine.open(Path::new(DB), OpenMode::ReadOnly, &setting.options);
+            conn.map(|conn| Client::new(conn, disk, Path::new(DB)))
+        } else {
+            open(&self.engine, disk, setting)
+        };
+        let mut client = opened.map_err(|e| format!("open: {e} ({e:?})"))?;
+        client.synchronous = synchronous;
+        self.clients.push(client);
+        Ok(())
+    }
 }
 
 /// The oracle.
@@ -792,8 +807,7 @@ impl World {
                     return Ok(());
                 }
                 if process.clients.is_empty() {
-                    let opened = open(&process.engine, Arc::new(process.disk.clone()), &setting);
-                    process.clients.push(opened.map_err(|e| format!("open: {e} ({e:?})"))?);
+                    process.open(&setting, Synchronous::Full)?;
                 }
                 if rests && rng.below(8) == 0 {
                     shared.tally.lock().rests += 1;
@@ -865,28 +879,18 @@ impl World {
     fn client(&mut self, process: &mut Process) -> Result<usize, String> {
         let count = process.clients.len();
         if count == 0 || (count < 4 && self.rng.below(4) == 0) || (count < 16 && self.crowded) {
-            let mut client = open(&process.engine, Arc::new(process.disk.clone()), &self.setting)
-                .map_err(|e| format!("open: {e}"))?;
-            client.synchronous =
-                [Synchronous::Full, Synchronous::Full, Synchronous::Full, Synchronous::Normal][self.rng.below(4)];
-            process.clients.push(client);
+            let drawn = [Synchronous::Full, Synchronous::Full, Synchronous::Full, Synchronous::Normal];
+            process.open(&self.setting, drawn[self.rng.below(4)])?;
         }
         Ok(self.rng.below(process.clients.len()))
     }
 
     /// A step of the process that may not write.
     fn observe(&mut self, n: usize, process: &mut Process) -> Result<(), String> {
-        if process.clients.is_empty() || (process.clients.len() < 4 && self.rng.below(4) == 0) {
-            let opened = process.engine.open(Path::new(DB), OpenMode::ReadOnly, &self.setting.options);
-            match opened {
-                Ok(conn) => {
-                    process.clients.push(Client::new(conn, Arc::new(process.disk.clone()), Path::new(DB)));
-                }
-                Err(_) if !self.sim.exists(Path::new(DB)).unwrap_or(true) => return Ok(()),
-                Err(e) => return Err(format!("process {n}: open: {e} ({e:?})")),
-            }
+        if !self.sim.exists(Path::new(DB)).unwrap_or(true) {
+            return Ok(());
         }
-        let i = self.rng.below(process.clients.len());
+        let i = self.client(process)?;
         let client = &mut process.clients[i];
         match self.rng.below(16) {
             0..12 => {
